@@ -1,0 +1,43 @@
+# `make demo`, `make test`: set everything up in .venv and run. Needs Python >= 3.11 and make, nothing else.
+
+PYTHON ?= python3
+BIN = .venv/bin
+READY = .venv/ready
+
+.PHONY: help demo test check bench lock clean
+
+help:
+	@echo "make demo   one private retrieval, seen from every side"
+	@echo "make test   the whole test suite"
+	@echo "make check  ruff, mypy --strict, the import order"
+	@echo "make bench  how fast a server answers, beside plain NumPy"
+	@echo "make lock   resolve the development dependencies anew"
+
+$(READY): pyproject.toml requirements-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Counterveil needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python examples/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n auto
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(READY)
+	@$(BIN)/python benchmarks/answer.py
+
+lock: $(READY)
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --python-version 3.11 --extra dev \
+		--output-file requirements-dev.txt --upgrade pyproject.toml
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,12 @@
+"""The kinds of array that go between the modules."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.integer]  # any integers, not yet checked
+Vector = NDArray[np.int64]  # field elements, in [0:q-1]
+Codes = NDArray[np.unsignedinteger]  # (M, d) quantised rows, in [0:R]
+Bytes = NDArray[np.uint8]  # (M, length) records, or one of them
+Order = NDArray[np.intp]  # position p stands for row order[p]

@@ -1,0 +1,56 @@
+"""Checks of what comes in: integers of the right shape in the right range, or one typed error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from typing import cast
+
+import numpy as np
+
+from .arrays import Integers
+from .errors import EmptyDatabase, MissingValue, OutOfRange, WrongShape, WrongType
+
+
+def integer(what: str, value: object, least: int, most: int | None = None) -> int:
+    """Accept one integer in [least:most]."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise WrongType(what, got=type(value).__name__, expected="int")
+    if value < least or (most is not None and value > most):
+        raise OutOfRange(what, got=value, expected=f"at least {least}" if most is None else f"[{least}:{most}]")
+    return int(value)
+
+
+def integers(what: str, values: object, shape: tuple[int | None, ...]) -> Integers:
+    """Accept an integer array of that shape, None standing for any length.
+
+    Floats, NaN, None, booleans and ragged lists are refused: they are not codes.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise WrongShape(what, got="lists of unequal length", expected="a rectangular array") from None
+    missing = array.dtype.kind == "f" and np.isnan(array).any()
+    if missing or (array.dtype.kind == "O" and any(v is None or v != v for v in array.flat)):
+        raise MissingValue(what, got="NaN or None", expected="integers")
+    if array.dtype.kind not in "iu" and array.size:
+        raise WrongType(what, got=f"dtype {array.dtype}", expected="integers")
+    if array.ndim != len(shape) or any(b is not None and a != b for a, b in zip(array.shape, shape, strict=True)):
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise WrongShape(what, got=f"shape {array.shape}", expected=f"({wanted})")
+    return cast(Integers, array)
+
+
+def rows(values: object, d: int | None = None) -> Integers:
+    """Accept the rows of a database, M >= 1 of them, with d columns."""
+    if isinstance(values, Sized) and not len(values):
+        raise EmptyDatabase("rows", got="M = 0", expected="at least one row")
+    return integers("rows", values, (None, d))
+
+
+def in_range(what: str, values: Integers, low: int, high: int | Sequence[int] | None = None) -> None:
+    """Refuse values outside [low:high]; `high` is one bound, one for each column, or none."""
+    top = np.asarray(np.iinfo(values.dtype).max if high is None else high)
+    if values.size and (int(values.min()) < low or np.any(values.max(axis=0) > top)):
+        where = tuple(int(i) for i in np.argwhere((values < low) | (values > top))[0])
+        limit = "" if high is None else int(np.broadcast_to(top, values.shape)[where])
+        raise OutOfRange(f"{what}{list(where)}", got=int(values[where]), expected=f"[{low}:{limit}]")

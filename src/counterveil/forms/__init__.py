@@ -1,0 +1,38 @@
+"""Forms: what is sent, and how a server turns its share of the question into one value per row.
+
+One table holds them all; `make_form` builds one from its name and public parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..errors import UnknownName
+from .dot import Dot
+from .euclidean import Euclidean
+from .even_norm import EvenNorm
+from .form import Form, Polynomial, Question
+from .table import Table
+from .weighted import Weighted
+
+FORMS: dict[str, Callable[..., Form]] = {
+    "euclidean": Euclidean,
+    "weighted": Weighted,
+    "linear": partial(EvenNorm, norm=2),
+    "dot": Dot,
+    "even_norm": EvenNorm,
+    "table": Table,
+}
+
+
+def make_form(name: str, *, levels: object, d: int, **parameters: Any) -> Form:
+    """Build the form of that name; `levels` is one largest code R for all d features, or one for each."""
+    if name not in FORMS:
+        raise UnknownName("form", got=name, expected=f"one of {', '.join(FORMS)}")
+    each = (levels,) * d if isinstance(levels, int) else levels
+    return FORMS[name](levels=each, **parameters)
+
+
+__all__ = ["FORMS", "Form", "Polynomial", "Question", "make_form"]

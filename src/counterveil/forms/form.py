@@ -1,0 +1,145 @@
+"""The contract of a form: what is shared of a question, and how a server turns a share into one value per row."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .. import checks, engine
+from ..arrays import Codes, Vector
+from ..errors import WrongShape, WrongType
+from ..field import Field, smallest_prime_above
+
+MOST_LEVELS = 2**31 - 1
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Question:
+    """What an applicant asks: their own codes x, and what changing each feature costs them.
+
+    Either `weights` (w_j for each feature, 1 where absent) or, for the `table` form, `costs`: for each feature the cost
+    of every level it may be changed to.
+
+    Security: private to the applicant; it has no printed form and no encoder.
+    """
+
+    x: ArrayLike | None = None
+    weights: ArrayLike | None = None
+    costs: Sequence[ArrayLike] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form(ABC):
+    """A form over codes y_j in [0:R_j], j = 1..d, with weights w_j in [1:L].
+
+    Security: public. Everything here may be known to everyone.
+    """
+
+    levels: tuple[int, ...]  # R_j, the largest code of each feature
+    max_weight: int = 10  # L
+
+    degree: ClassVar[int] = 1  # e: degree, in the shares, of the part of the cost that contains y
+
+    def __post_init__(self) -> None:
+        levels = checks.integers("levels", self.levels, (None,))
+        if not levels.size:
+            raise WrongShape("levels", got="none", expected="one largest code for each feature")
+        checks.in_range("levels", levels, 1, MOST_LEVELS)
+        object.__setattr__(self, "levels", tuple(int(R) for R in levels))
+        checks.integer("max_weight", self.max_weight, 1)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The form's name in the table of forms."""
+
+    @property
+    def d(self) -> int:
+        """Number of features."""
+        return len(self.levels)
+
+    @property
+    @abstractmethod
+    def symbols(self) -> int:
+        """Symbols sent up to each server."""
+
+    @property
+    @abstractmethod
+    def bound(self) -> int:
+        """B, the largest cost there can be, from public parameters alone (rule 11)."""
+
+    @abstractmethod
+    def encode(self, question: Question) -> list[int]:
+        """Check the question and return the secret that is shared, as integers."""
+
+    @abstractmethod
+    def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
+        """Return a server's value for every row, from its share of the secret."""
+
+    def free(self, field: Field, query: Vector) -> int:
+        """Return the terms of `evaluate` without y; the applicant, who made the query, knows them."""
+        return 0
+
+    def offset(self, question: Question) -> int:
+        """Return what the applicant adds to the value at the secret to make it the cost."""
+        return 0
+
+    def known(self, field: Field, question: Question, query: Vector) -> int:
+        """Return the terms of a server's value that the applicant knows and takes out before interpolating.
+
+        What is left has degree e*T in alpha, and its value at 0 is the cost.
+        """
+        secret = field.vector(self.encode(question))
+        return (self.free(field, query) - self.free(field, secret) - self.offset(question)) % field.q
+
+    def costs(self, rows: ArrayLike, question: Question) -> Vector:
+        """Return the cost of every row in the clear: the form evaluated at the secret itself.
+
+        Security: needs both the rows and the question; for preparation, experiments and tests.
+        """
+        field = Field(smallest_prime_above(self.bound))
+        secret = field.vector(self.encode(question))
+        values = self.evaluate(field, self.load(rows), secret)
+        return field.sub(values, self.known(field, question, secret))
+
+    def load(self, rows: ArrayLike) -> Codes:
+        """Check rows and return them as an (M, d) array of the narrowest unsigned type; no copy if they are one."""
+        codes = checks.rows(rows, self.d)
+        checks.in_range("rows", codes, 0, self.levels)
+        return cast(Codes, codes.astype(np.min_scalar_type(max(self.levels)), copy=False))
+
+    def point(self, question: Question) -> list[int]:
+        """Check and return the applicant's own codes x."""
+        if question.x is None:
+            raise WrongType("x", got="nothing", expected=f"{self.d} codes")
+        x = checks.integers("x", question.x, (self.d,))
+        checks.in_range("x", x, 0, self.levels)
+        return [int(v) for v in x]
+
+    def weights(self, question: Question) -> list[int]:
+        """Check and return the weights w, all 1 where none are given."""
+        if question.costs is not None:
+            raise WrongType("costs", got=f"a table for the form {self.name}", expected="the form table")
+        if question.weights is None:
+            return [1] * self.d
+        w = checks.integers("weights", question.weights, (self.d,))
+        checks.in_range("weights", w, 1, self.max_weight)
+        return [int(v) for v in w]
+
+
+class Polynomial(Form):
+    """A form whose value is a polynomial in each y_j: sum_j sum_k c_k[j] y_j^k + terms free of y."""
+
+    @abstractmethod
+    def coefficients(self, field: Field, query: Vector) -> list[Vector]:
+        """Return c_1, c_2, …, each a vector of d elements."""
+
+    def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
+        """Return a server's value for every row, from its share of the secret."""
+        values = engine.polynomial(field, rows, self.coefficients(field, query), max(self.levels))
+        return field.add(values, self.free(field, query))

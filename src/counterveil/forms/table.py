@@ -1,0 +1,69 @@
+"""Any private cost at all: sum_j c_j[y_j] for cost tables c_j of the applicant's own, two servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .. import checks, engine
+from ..arrays import Codes, Vector
+from ..errors import TableOverflow, WrongShape
+from ..field import Field
+from .form import Form, Question
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Form):
+    """Share the tables; a server adds up the shares of the entries that a row's codes point at.
+
+    `cap` is the public bound on what one feature may cost. Without it the bound is that of the weighted squared
+    distance, which is also the cost where the question brings no tables.
+    """
+
+    cap: int | None = None
+
+    name = "table"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cap is not None:
+            checks.integer("cap", self.cap, 1)
+
+    @property
+    def symbols(self) -> int:
+        """Symbols sent up to each server: one for each level of each feature."""
+        return sum(R + 1 for R in self.levels)
+
+    @property
+    def bound(self) -> int:
+        """B = d * cap, or L * sum R_j²."""
+        return self.max_weight * sum(R**2 for R in self.levels) if self.cap is None else self.d * self.cap
+
+    def encode(self, question: Question) -> list[int]:
+        """Return the tables, one after the other."""
+        if question.costs is None:
+            tables = self._squared_distances(question)
+        elif len(question.costs) != self.d:
+            raise WrongShape("costs", got=f"{len(question.costs)} tables", expected=f"{self.d}")
+        else:
+            tables = [self._entries(j, entries) for j, entries in enumerate(question.costs)]
+        total = sum(max(entries) for entries in tables)
+        if total > self.bound:
+            raise TableOverflow("costs", got=f"a largest total of {total}", expected=f"at most {self.bound}")
+        return [entry for entries in tables for entry in entries]
+
+    def _squared_distances(self, question: Question) -> list[list[int]]:
+        features = zip(self.weights(question), self.point(question), self.levels, strict=True)
+        return [[w * (v - x) ** 2 for v in range(R + 1)] for w, x, R in features]
+
+    def _entries(self, j: int, entries: ArrayLike) -> list[int]:
+        array = checks.integers(f"costs[{j}]", entries, (self.levels[j] + 1,))
+        checks.in_range(f"costs[{j}]", array, 0)
+        return [int(v) for v in array]
+
+    def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
+        """Return a server's value for every row, from its share of the tables."""
+        ends = np.cumsum([R + 1 for R in self.levels])[:-1]
+        return engine.table(field, rows, np.split(query, ends))

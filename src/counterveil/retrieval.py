@@ -1,0 +1,130 @@
+"""One call that plays all parties: the applicant, every server, and the record step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from numpy.typing import ArrayLike
+
+from . import checks
+from .arrays import Bytes, Vector
+from .errors import WrongShape, WrongType
+from .field import Field
+from .forms import Question
+from .randomness import Fresh, new_key
+from .scheme import Scheme, as_bytes, make_scheme, run
+from .spir import as_records, make_spir
+
+
+class View(NamedTuple):
+    """All that one server sees of a question."""
+
+    query: Vector
+    record_query: Bytes
+
+
+class Symbols(NamedTuple):
+    """Field elements sent, counted on the messages of all servers together; the record step is not in it."""
+
+    up: int
+    down: int
+
+
+@dataclass(frozen=True, repr=False)
+class Retrieval:
+    """What came of a question, as each party saw it.
+
+    The applicant sees `position`, `revealed` and `record`. `index` is where that row stands in `rows`, which is the
+    position itself unless the scheme shuffles. Server n saw `views[n - 1]` and nothing else.
+    """
+
+    index: int
+    position: int
+    revealed: Vector
+    record: bytes
+    views: tuple[View, ...]
+    symbols: Symbols
+    scheme: Scheme
+
+    @property
+    def field(self) -> Field:
+        """The field that the question was asked in."""
+        return self.scheme.field
+
+    def __repr__(self) -> str:
+        q, servers = self.field.q, self.scheme.servers
+        return f"Retrieval(index={self.index}, servers={servers}, q={q}, symbols={tuple(self.symbols)})"
+
+
+def retrieve(
+    rows: ArrayLike,
+    x: ArrayLike | None = None,
+    *,
+    levels: int | Sequence[int] | None = None,
+    scheme: str | Scheme = "baseline",
+    weights: ArrayLike | None = None,
+    costs: Sequence[ArrayLike] | None = None,
+    records: Sequence[bytes] | Bytes | None = None,
+    **parameters: Any,
+) -> Retrieval:
+    """Find the row nearest to x without any server learning x, and fetch its record; all parties in this process.
+
+    Parameters
+    ----------
+    rows : (M, d) integers, the accepted rows, codes in [0:R].
+    x : d integers, the applicant's own codes.
+    levels : R, the largest code, for all features or one for each. Public.
+    scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``), any
+        pair as ``"form/reveal"``, or a `Scheme`.
+    weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
+    costs : for the form ``table`` instead of x and weights: for each feature the cost of every level.
+    records : M byte strings of one length, what is fetched; by default the row's own codes.
+    parameters : public parameters of the scheme: `max_weight`, `d_min`, `expansion`, `shuffle`, `servers`, `collusion`,
+        `alphas`, `q`, `norm`, `cap`; see `make_scheme`.
+
+    Examples
+    --------
+    The paper's example: two accepted rows, and a rejected person at (1, 2).
+
+    >>> import counterveil
+    >>> found = counterveil.retrieve([[20, 0], [0, 20]], [1, 2], levels=20)
+    >>> found
+    Retrieval(index=1, servers=2, q=809, symbols=(4, 4))
+    >>> found.revealed
+    array([365, 325])
+
+    With private preferences and two servers; changing the second feature is nine times as bad.
+
+    >>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], levels=20, scheme="linear-diff", weights=[1, 9]).index
+    0
+    """
+    if isinstance(scheme, str):
+        if levels is None:
+            raise WrongType("levels", got="nothing", expected="the largest code R, a public number")
+        scheme = make_scheme(scheme, levels=levels, d=checks.rows(rows).shape[1], **parameters)
+    codes = scheme.form.load(rows)
+    held = as_bytes(codes) if records is None else as_records(records)
+    if len(held) != len(codes):
+        raise WrongShape("records", got=len(held), expected=f"one for each of {len(codes)} rows")
+
+    key, ticket, applicant = new_key(), new_key(), Fresh()
+    common = scheme.common(key, codes, held, ticket=ticket)
+    asked = run(scheme, codes, Question(x, weights, costs), randomness=applicant, common=common)
+
+    order = common.order(len(codes)) if scheme.reveal.shuffle else None
+    spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
+    prepared = spir.prepare(held, scheme.common(key, codes, held))
+    queries = spir.query(len(codes), asked.position, applicant)
+    answers = [spir.answer(n, prepared, query, common, order=order) for n, query in enumerate(queries, start=1)]
+
+    return Retrieval(
+        index=asked.position if order is None else int(order[asked.position]),
+        position=asked.position,
+        revealed=asked.revealed,
+        record=spir.recover(answers),
+        views=tuple(map(View, asked.queries, queries)),
+        symbols=Symbols(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
+        scheme=scheme,
+    )

@@ -1,0 +1,222 @@
+"""A scheme is a form times a reveal: query, answer, recover.
+
+The paper's six schemes are rows of the table `CATALOGUE`, and so are their two-server versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import checks
+from .arrays import Bytes, Codes, Vector
+from .errors import InvalidField, OversizedField, TooFewServers, UnknownName, WrongShape
+from .field import Field, smallest_prime_above
+from .forms import Form, Question, make_form
+from .randomness import VERSION, Common, CommonRandomness, Fresh, Randomness, frame, new_key
+from .reveals import Reveal, make_reveal
+from .sharing import reconstruct, split, zero_share
+
+CATALOGUE: dict[str, tuple[str, str]] = {
+    "baseline": ("euclidean", "distances"),
+    "diff": ("euclidean", "differences"),
+    "mask": ("euclidean", "masked"),
+    "baseline+": ("weighted", "distances"),
+    "diff+": ("weighted", "differences"),
+    "mask+": ("weighted", "masked"),
+    "linear-baseline": ("linear", "distances"),
+    "linear-diff": ("linear", "differences"),
+    "linear-mask": ("linear", "masked"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """A form, a reveal, and public numbers that fit the pair; `Scheme.of` computes them.
+
+    Security: public.
+    """
+
+    form: Form
+    reveal: Reveal
+    alphas: tuple[int, ...]  # one for each server
+    collusion: int  # T: so many servers together learn nothing
+    field: Field
+
+    def __post_init__(self) -> None:
+        checks.integer("collusion", self.collusion, 1)
+        if self.servers <= self.form.degree * self.collusion:
+            enough = f"at least {self.form.degree * self.collusion + 1}: {self.form.name} against {self.collusion}"
+            raise TooFewServers("servers", got=self.servers, expected=enough)
+        least = _least(self.form, self.reveal, self.servers)
+        if self.field.q <= least:
+            raise InvalidField("q", got=self.field.q, expected=f"a prime above {least}")
+        self.field.check_alphas(self.alphas)
+
+    @classmethod
+    def of(
+        cls,
+        form: Form,
+        reveal: Reveal,
+        *,
+        servers: int | None = None,
+        collusion: int | None = None,
+        alphas: Sequence[int] | None = None,
+        q: int | None = None,
+    ) -> Scheme:
+        """Pair a form with a reveal: the fewest servers, the most collusion they bear, the smallest prime (rule 5).
+
+        >>> from counterveil import FORMS, REVEALS
+        >>> Scheme.of(FORMS["weighted"](levels=[10] * 20, max_weight=5), REVEALS["differences"]).field
+        Field(q=20011)
+        """
+        if servers is None:
+            T = 1 if collusion is None else checks.integer("collusion", collusion, 1)
+            servers = form.degree * T + 1 if alphas is None else len(alphas)
+        checks.integer("servers", servers, 1)
+        points = tuple(range(1, servers + 1) if alphas is None else alphas)
+        if len(points) != servers:
+            raise WrongShape("alphas", got=len(points), expected=f"one for each of {servers} servers")
+        if collusion is None:
+            collusion = max(1, (servers - 1) // form.degree)
+        smallest = smallest_prime_above(_least(form, reveal, servers))
+        if q is not None and q > smallest:
+            warnings.warn(f"q = {q}: the smallest prime, {smallest}, gives away less", OversizedField, stacklevel=2)
+        field = Field(smallest if q is None else q)
+        return cls(form=form, reveal=reveal, alphas=points, collusion=collusion, field=field)
+
+    @property
+    def servers(self) -> int:
+        """N, all of which must answer."""
+        return len(self.alphas)
+
+    def query(self, question: Question, randomness: Randomness) -> Vector:
+        """Return one query for each server, the rows of an (N, symbols) array.
+
+        Security: row n may be seen by server n; any T rows are uniform whatever the question.
+        Paper: `queries_no_weight`, `queries_weighted`.
+        """
+        secret = self.field.vector(self.form.encode(question))
+        return split(self.field, secret, self.alphas, self.collusion, randomness)
+
+    def answer(self, server: int, rows: ArrayLike, query: ArrayLike, common: CommonRandomness) -> Vector:
+        """Return the answer of server n = 1..N: reveal(evaluate(rows, query)) + sum_t alpha_n^t Z'_t, t = 1..N-1.
+
+        Security: to be seen by the applicant; holds the reveal and nothing else, however the queries were made up.
+        """
+        checks.integer("server", server, 1, self.servers)
+        share = self.field.check("query", query, self.form.symbols)
+        values = self.form.evaluate(self.field, self.form.load(rows), share)
+        revealed = self.reveal.apply(self.field, values, common)
+        pads = [common.elements("pad", self.field.q, revealed.size, coefficient=t) for t in range(1, self.servers)]
+        return self.field.add(revealed, zero_share(self.field, self.alphas[server - 1], np.stack(pads)))
+
+    def recover(self, question: Question, queries: Vector, answers: Sequence[ArrayLike]) -> Vector:
+        """Return what the reveal reveals: interpolate at 0 after taking out the terms the applicant knows.
+
+        Paper: `get_d_i(x)`, `get_diff_d_i`, `pcr_ans_reprocess`.
+        """
+        if len(answers) != self.servers:
+            raise WrongShape("answers", got=len(answers), expected=f"one from each of {self.servers} servers")
+        length = len(np.asarray(answers[0]))
+        cleaned = []
+        for n, (query, answer) in enumerate(zip(queries, answers, strict=True), start=1):
+            values = self.field.check(f"answer of server {n}", answer, length)
+            known = self.reveal.expansion * self.form.known(self.field, question, query) % self.field.q
+            constant = np.full(length + self.reveal.differences, known, dtype=np.int64)
+            cleaned.append(self.field.sub(values, self.reveal.linear(self.field, constant)))
+        return reconstruct(self.field, self.alphas, cleaned, self.servers - 1)
+
+    def nearest(self, revealed: Vector) -> int:
+        """Return the position of the nearest row, in the ticket's order where the reveal shuffles."""
+        return self.reveal.nearest(self.field, revealed)
+
+    def digest(self, rows: ArrayLike, records: Bytes | None = None) -> bytes:
+        """Return the digest of everything that the servers must agree on (rule 4)."""
+        codes = self.form.load(rows)
+        held = np.empty((0, 0), dtype=np.uint8) if records is None else records
+        parts: list[bytes | str | int] = [VERSION, frame(codes.shape), as_bytes(codes).tobytes()]
+        parts += [frame(held.shape), held.tobytes()]
+        parts += [self.form.name, _canonical(self.form), _canonical(self.reveal)]
+        parts += [self.field.q, frame(self.alphas), self.servers, self.collusion]
+        return hashlib.sha256(frame(parts)).digest()
+
+    def common(self, key: bytes, rows: ArrayLike, records: Bytes | None = None, *, ticket: bytes = b"") -> Common:
+        """Return the common randomness of this scheme's servers for one ticket; without one, what outlasts tickets."""
+        return Common(key, digest=self.digest(rows, records), ticket=ticket, servers=range(1, self.servers + 1))
+
+
+def _least(form: Form, reveal: Reveal, servers: int) -> int:
+    return max(reveal.bound(form.bound), servers)
+
+
+def _canonical(part: Form | Reveal) -> str:
+    return json.dumps(asdict(part), sort_keys=True)
+
+
+def as_bytes(codes: Codes) -> Bytes:
+    """Return every row's codes as little-endian bytes, an (M, bytes) array."""
+    return np.ascontiguousarray(codes, dtype=f"<u{codes.itemsize}").view(np.uint8)
+
+
+class Transcript(NamedTuple):
+    """All messages of one question, and what came of it."""
+
+    queries: Vector  # (N, symbols): row n - 1 is what server n sees
+    answers: list[Vector]
+    revealed: Vector
+    position: int
+
+
+def run(
+    scheme: Scheme,
+    rows: ArrayLike,
+    question: Question,
+    *,
+    randomness: Randomness | None = None,
+    common: CommonRandomness | None = None,
+) -> Transcript:
+    """Play all parties: the applicant asks, every server answers, the applicant recovers."""
+    queries = scheme.query(question, randomness or Fresh())
+    common = common or scheme.common(new_key(), rows)
+    answers = [scheme.answer(n, rows, query, common) for n, query in enumerate(queries, start=1)]
+    revealed = scheme.recover(question, queries, answers)
+    return Transcript(queries, answers, revealed, scheme.nearest(revealed))
+
+
+def make_scheme(
+    name: str,
+    *,
+    levels: int | Sequence[int],
+    d: int,
+    shuffle: bool = False,
+    d_min: int = 1,
+    expansion: int = 1,
+    servers: int | None = None,
+    collusion: int | None = None,
+    alphas: Sequence[int] | None = None,
+    q: int | None = None,
+    **parameters: Any,
+) -> Scheme:
+    """Build a scheme from its name in the catalogue, or from any pair as ``"form/reveal"``.
+
+    `parameters` are the form's own: `max_weight`, `norm`, `cap`.
+
+    >>> make_scheme("diff+", levels=10, d=20, max_weight=5).field
+    Field(q=20011)
+    >>> make_scheme("table/differences", levels=10, d=20, cap=100).servers
+    2
+    """
+    pair = CATALOGUE.get(name) or tuple(name.split("/"))
+    if len(pair) != 2:
+        raise UnknownName("scheme", got=name, expected=f"one of {', '.join(CATALOGUE)}, or form/reveal")
+    form = make_form(pair[0], levels=levels, d=d, **parameters)
+    reveal = make_reveal(pair[1], shuffle=shuffle, d_min=d_min, expansion=expansion)
+    return Scheme.of(form, reveal, servers=servers, collusion=collusion, alphas=alphas, q=q)

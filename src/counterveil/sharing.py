@@ -1,0 +1,50 @@
+"""Split a secret vector among servers so that any T of them learn nothing; put values at 0 back together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .arrays import Vector
+from .errors import TooFewServers, WrongShape
+from .field import Arithmetic
+from .randomness import Randomness
+
+
+def split(field: Arithmetic, secret: Vector, alphas: Sequence[int], collusion: int, randomness: Randomness) -> Vector:
+    """Return one share per server: Q_n = s + alpha_n Z_1 + … + alpha_n^T Z_T, as rows of an (N, len(s)) array.
+
+    Security: one row may be seen by one server; any T rows together are uniform whatever the secret.
+    Paper: `queries_no_weight`, `queries_weighted` are T = 1.
+    """
+    alphas = field.check_alphas(alphas)
+    if not 1 <= collusion < len(alphas):
+        raise TooFewServers("servers", got=len(alphas), expected=f"more than collusion = {collusion} >= 1")
+    pads = randomness.elements(field.q, collusion * secret.size).reshape(collusion, secret.size)
+    return np.stack([field.add(secret, zero_share(field, alpha, pads)) for alpha in alphas])
+
+
+def zero_share(field: Arithmetic, alpha: int, coefficients: Vector) -> Vector:
+    """Return sum_t alpha^t * coefficients[t-1], a polynomial that vanishes at 0, for a (T, length) array; Horner."""
+    total = np.zeros(coefficients.shape[1], dtype=np.int64)
+    for coefficient in coefficients[::-1]:
+        total = field.mul(field.add(total, coefficient), alpha % field.q)
+    return total
+
+
+def reconstruct(field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int) -> Vector:
+    """Return the value at 0 of the polynomials of at most `degree` that pass through the shares, one row per server.
+
+    Any degree + 1 of the servers do; what further ones say is not used.
+    """
+    alphas = field.check_alphas(alphas)
+    if len(shares) != len(alphas):
+        raise WrongShape("shares", got=len(shares), expected=f"one for each of {len(alphas)} alphas")
+    if len(alphas) <= degree:
+        raise TooFewServers("servers", got=len(alphas), expected=f"at least {degree + 1}")
+    total = np.zeros_like(shares[0])
+    weights = field.weights_at_0(alphas[: degree + 1])
+    for weight, share in zip(weights, shares, strict=False):
+        total = field.add(total, field.mul(share, weight))
+    return total

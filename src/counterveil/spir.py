@@ -1,0 +1,239 @@
+"""Fetch one record and nothing else: the SPIR step that follows a retrieval.
+
+Two ways, by how many servers may collude. `Subsets` (T = 1): xors of random subsets, at rate 1 - 1/N. `Polynomials`
+(T > 1): the position's unit vector shared over GF(2^8), the linear form over records. Both have the same verbs: query,
+answer, recover; and `prepare`, once for a database.
+
+Paper: the step after `system_model_case1`, "we use this index to perform the SPIR scheme".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import checks, engine
+from .arrays import Bytes, Order
+from .errors import EmptyDatabase, TooFewServers, WrongShape, WrongType
+from .gf256 import GF256
+from .randomness import KEY_BYTES, CommonRandomness, Randomness, keystream
+from .sharing import reconstruct, split, zero_share
+
+_LEAST_PART = 16  # bytes: a missing part of a package must be beyond guessing
+_GF256 = GF256()
+
+
+def as_records(records: Sequence[bytes] | Bytes) -> Bytes:
+    """Check records and return them as an (M, length) array of bytes, all of one length."""
+    if not len(records):
+        raise EmptyDatabase("records", got="M = 0", expected="at least one record")
+    if not isinstance(records, np.ndarray):
+        if not all(isinstance(record, bytes) for record in records):
+            raise WrongType("records", got="other things", expected="bytes, or an array of uint8")
+        lengths = sorted({len(record) for record in records})
+        if len(lengths) > 1:
+            raise WrongShape("records", got=f"lengths {lengths[0]} to {lengths[-1]}", expected="one length for all")
+        records = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(len(records), -1)
+    if records.dtype != np.uint8:
+        raise WrongType("records", got=f"dtype {records.dtype}", expected="uint8")
+    if records.ndim != 2 or not records.shape[1]:
+        raise WrongShape("records", got=f"shape {records.shape}", expected="(M, length), length at least 1")
+    return records
+
+
+def package(record: bytes, key: bytes) -> bytes:
+    """Return record xor stream(key), then key xor hash of that: all of it opens the record, a part tells nothing.
+
+    An all-or-nothing transform: Rivest, "All-or-nothing encryption and the package transform", FSE 1997; proved for
+    this shape by Boyko, CRYPTO 1999.
+    """
+    body = _xor(record, keystream(key)(len(record)))
+    return body + _xor(key, hashlib.sha256(body).digest())
+
+
+def unpackage(packaged: bytes) -> bytes:
+    """Return the record of a whole package."""
+    body, tail = packaged[:-KEY_BYTES], packaged[-KEY_BYTES:]
+    return _xor(body, keystream(_xor(tail, hashlib.sha256(body).digest()))(len(body)))
+
+
+def _xor(a: bytes, b: bytes) -> bytes:
+    return (np.frombuffer(a, dtype=np.uint8) ^ np.frombuffer(b, dtype=np.uint8)).tobytes()
+
+
+@dataclass(frozen=True)
+class Subsets:
+    """SPIR against single servers: N >= 2 servers, upload M(N-1) bits each, rate 1 - 1/N.
+
+    A record is cut into N - 1 parts. Server N gets a uniform bit matrix H, server j < N gets H with one bit flipped,
+    that of part j at the position; each returns the xor of the parts its bits choose. For N >= 3 records are packaged
+    first, so that parts of different records are worth nothing to an applicant who cheats.
+    """
+
+    servers: int
+    length: int  # bytes of a record
+
+    def __post_init__(self) -> None:
+        checks.integer("length", self.length, 1)
+        if checks.integer("servers", self.servers, 1) < 2:
+            raise TooFewServers("servers", got=self.servers, expected="at least 2")
+
+    @property
+    def parts(self) -> int:
+        """Parts that a record is cut into: N - 1."""
+        return self.servers - 1
+
+    @property
+    def part(self) -> int:
+        """Bytes of a part, which is what each server sends down."""
+        if self.parts == 1:
+            return self.length
+        return max(_LEAST_PART, -(-(self.length + KEY_BYTES) // self.parts))
+
+    def prepare(self, records: Bytes, common: CommonRandomness) -> Bytes:
+        """Return the records as the servers hold them, the same at each: an (M, parts * part) array."""
+        if self.parts == 1:
+            return records
+        count = len(records)
+        keys = common.elements("package", 256, KEY_BYTES * count).astype(np.uint8).reshape(count, KEY_BYTES)
+        room = self.parts * self.part - KEY_BYTES
+        padded = np.pad(records, ((0, 0), (0, room - self.length)))
+        packages = [package(r.tobytes(), key.tobytes()) for r, key in zip(padded, keys, strict=True)]
+        return as_records(packages)
+
+    def query(self, count: int, position: int, randomness: Randomness) -> Bytes:
+        """Return one query for each server: the rows of an (N, ⌈M(N-1)/8⌉) array of packed bits.
+
+        Security: row n may be seen by server n; each row alone is uniform whatever the position.
+        """
+        checks.integer("position", position, 0, count - 1)
+        bits = count * self.parts
+        noise = randomness.elements(256, -(-bits // 8)).astype(np.uint8)
+        secret = np.unpackbits(noise, count=bits)
+        chosen = np.tile(secret, (self.servers, 1))
+        for j in range(self.parts):
+            chosen[j, position * self.parts + j] ^= 1
+        return np.packbits(chosen, axis=1)
+
+    def answer(
+        self,
+        server: int,
+        prepared: Bytes,
+        query: Bytes,
+        common: CommonRandomness,
+        *,
+        order: Order | None = None,
+        request: int = 0,
+    ) -> Bytes:
+        """Return the xor of the chosen parts, under the pad that all servers share for this request."""
+        checks.integer("server", server, 1, self.servers)
+        count = len(prepared)
+        bits = count * self.parts
+        packed = _as_bytes("record query", query, -(-bits // 8))
+        if np.unpackbits(packed)[bits:].any():
+            raise WrongShape("record query", got="bits set after the last", expected=f"{bits} bits")
+        chosen = _by_row(np.unpackbits(packed, count=bits).reshape(count, self.parts), order)
+        total = engine.xor(prepared.reshape(bits, self.part), chosen.reshape(bits).astype(bool))
+        return total ^ common.elements("record", 256, self.part, request=request).astype(np.uint8)
+
+    def recover(self, answers: Sequence[Bytes]) -> bytes:
+        """Return the record: part j = answer_j xor answer_N."""
+        received = _answers(answers, self.servers, self.part)
+        whole = b"".join((a ^ received[-1]).tobytes() for a in received[:-1])
+        return whole if self.parts == 1 else unpackage(whole)[: self.length]
+
+
+@dataclass(frozen=True)
+class Polynomials:
+    """SPIR against T colluding servers: N >= T + 1 servers, upload M bytes each, rate 1/N.
+
+    The unit vector of the position is shared with degree-T polynomials over GF(2^8); a server returns the combination
+    of records that its share says, under N - 1 pads.
+    """
+
+    servers: int
+    collusion: int
+    length: int  # bytes of a record
+
+    def __post_init__(self) -> None:
+        checks.integer("length", self.length, 1)
+        checks.integer("collusion", self.collusion, 1)
+        if checks.integer("servers", self.servers, 1, 255) <= self.collusion:
+            raise TooFewServers("servers", got=self.servers, expected=f"at least {self.collusion + 1}")
+
+    @property
+    def alphas(self) -> range:
+        """Evaluation points in GF(2^8): 1..N."""
+        return range(1, self.servers + 1)
+
+    def prepare(self, records: Bytes, common: CommonRandomness) -> Bytes:
+        """Return the records as the servers hold them: as they are."""
+        return records
+
+    def query(self, count: int, position: int, randomness: Randomness) -> Bytes:
+        """Return one query for each server: the rows of an (N, M) array of bytes.
+
+        Security: row n may be seen by server n; any T rows are uniform whatever the position.
+        """
+        checks.integer("position", position, 0, count - 1)
+        unit = np.zeros(count, dtype=np.int64)
+        unit[position] = 1
+        return split(_GF256, unit, self.alphas, self.collusion, randomness).astype(np.uint8)
+
+    def answer(
+        self,
+        server: int,
+        prepared: Bytes,
+        query: Bytes,
+        common: CommonRandomness,
+        *,
+        order: Order | None = None,
+        request: int = 0,
+    ) -> Bytes:
+        """Return sum_i query_i * record_i + sum_t alpha^t Z'_t, t = 1..N-1."""
+        checks.integer("server", server, 1, self.servers)
+        scalars = _by_row(_as_bytes("record query", query, len(prepared)), order)
+        pads = [
+            common.elements("record", 256, self.length, request=request, coefficient=t) for t in range(1, self.servers)
+        ]
+        pad = zero_share(_GF256, self.alphas[server - 1], np.stack(pads))
+        return engine.combine(prepared, scalars) ^ pad.astype(np.uint8)
+
+    def recover(self, answers: Sequence[Bytes]) -> bytes:
+        """Return the record: the value at 0."""
+        received = _answers(answers, self.servers, self.length)
+        shares = [answer.astype(np.int64) for answer in received]
+        return reconstruct(_GF256, self.alphas, shares, self.servers - 1).astype(np.uint8).tobytes()
+
+
+Spir = Subsets | Polynomials
+
+
+def make_spir(*, servers: int, collusion: int, length: int) -> Spir:
+    """Choose the record step for so many servers, so many of which may collude."""
+    return Subsets(servers, length) if collusion == 1 else Polynomials(servers, collusion, length)
+
+
+def _by_row(values: NDArray[np.uint8], order: Order | None) -> NDArray[np.uint8]:
+    """Turn values by position into values by row: position p stands for row order[p]."""
+    if order is None:
+        return values
+    by_row = np.empty_like(values)
+    by_row[order] = values
+    return by_row
+
+
+def _as_bytes(what: str, values: Bytes, length: int) -> Bytes:
+    array = checks.integers(what, values, (length,))
+    checks.in_range(what, array, 0, 255)
+    return array.astype(np.uint8, copy=False)
+
+
+def _answers(answers: Sequence[Bytes], servers: int, length: int) -> list[Bytes]:
+    if len(answers) != servers:
+        raise WrongShape("record answers", got=len(answers), expected=f"one from each of {servers} servers")
+    return [_as_bytes(f"record answer of server {n}", a, length) for n, a in enumerate(answers, start=1)]
