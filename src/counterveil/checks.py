@@ -48,9 +48,11 @@ def rows(values: object, d: int | None = None) -> Integers:
 
 
 def in_range(what: str, values: Integers, low: int, high: int | Sequence[int] | None = None) -> None:
-    """Refuse values outside [low:high]; `high` is one bound, one for each column, or none."""
+    """Refuse values outside [low:high]; `high` is one bound, one for each entry of a row, or none."""
     top = np.asarray(np.iinfo(values.dtype).max if high is None else high)
-    if values.size and (int(values.min()) < low or np.any(values.max(axis=0) > top)):
+    if not values.size or (int(values.min()) >= low and int(values.max()) <= int(top.min())):
+        return
+    if int(values.min()) < low or np.any(values > top):
         where = tuple(int(i) for i in np.argwhere((values < low) | (values > top))[0])
         limit = "" if high is None else int(np.broadcast_to(top, values.shape)[where])
         raise OutOfRange(f"{what}{list(where)}", got=int(values[where]), expected=f"[{low}:{limit}]")

@@ -16,7 +16,7 @@ from .gf256 import PRODUCTS
 
 Matrix = NDArray[np.float64] | NDArray[np.int64]
 
-_ROWS = 4096  # rows at a time: a block of codes as float64 stays in the cache
+_ROWS = 8192  # rows at a time: a block of codes as float64 stays in the cache
 _EXACT = 53  # float64 adds and multiplies integers exactly below 2^53
 
 
@@ -29,48 +29,39 @@ def polynomial(field: Field, rows: Codes, coefficients: Sequence[Vector], larges
 
     Powers of codes and coefficients are cut into limbs so narrow that float64 products add up below 2^53.
     """
-    count, degree = len(rows), len(coefficients)
-    exact = largest**degree < 1 << _EXACT
-    values = np.zeros(count, dtype=np.int64)
-    plans = [_Limbs(field, vector, largest ** (k + 1)) for k, vector in enumerate(coefficients)]
-    for block in _blocks(count):
-        codes: Matrix = rows[block].astype(np.float64) if exact else rows[block].astype(np.int64)
-        power, total = codes, values[block]
-        for k, plan in enumerate(plans):
-            power = power * codes if k else power
-            total[:] = field.add(total, plan.product(power))
+    degree, terms = len(coefficients), sum(c.size for c in coefficients)
+    widest = (largest**degree).bit_length()
+    room = _EXACT - terms.bit_length()
+    left = min(widest, room // 2)
+    right = room - left
+    lefts, rights = -(-widest // left), -(-field.bits // right)
+    factors = [[_limb(c, right, b) for c in coefficients] for b in range(rights)]
+    values = np.zeros(len(rows), dtype=np.int64)
+    for block in _blocks(len(rows)):
+        powers = _powers(rows[block], degree, exact=widest <= _EXACT)
+        for a in range(lefts):
+            parts = powers if lefts == 1 else [_limb(power, left, a) for power in powers]
+            for b, factor in enumerate(factors):
+                total = sum(part @ c for part, c in zip(parts, factor, strict=True))
+                product = np.asarray(total).astype(np.int64) % field.q
+                if a or b:
+                    product = field.mul(product, pow(2, left * a + right * b, field.q))
+                values[block] = field.add(values[block], product)
     return values
 
 
-class _Limbs:
-    """A vector of coefficients cut into limbs, ready to multiply matrices with entries up to `largest`."""
+def _powers(codes: Codes, degree: int, *, exact: bool) -> list[Matrix]:
+    """Return y, y², …, as float64 where that holds them all, as int64 otherwise."""
+    first: Matrix = codes.astype(np.float64) if exact else codes.astype(np.int64)
+    powers = [first]
+    for _ in range(degree - 1):
+        powers.append(powers[-1] * first)
+    return powers
 
-    def __init__(self, field: Field, vector: Vector, largest: int) -> None:
-        room = _EXACT - max(1, vector.size).bit_length()
-        self.field = field
-        self.left = min(max(1, largest.bit_length()), room // 2)
-        self.lefts = -(-max(1, largest.bit_length()) // self.left)
-        self.right = room - self.left
-        rights = -(-field.bits // self.right)
-        mask = (1 << self.right) - 1
-        limbs = [(vector >> (self.right * r)) & mask for r in range(rights)]
-        self.vectors = [limb.astype(np.float64) for limb in limbs]
 
-    def product(self, matrix: Matrix) -> Vector:
-        """Return matrix @ vector mod q."""
-        field = self.field
-        total = np.zeros(len(matrix), dtype=np.int64)
-        for a in range(self.lefts):
-            left = matrix
-            if self.lefts > 1:
-                left = (matrix.astype(np.int64) >> (self.left * a)) & ((1 << self.left) - 1)
-            left = left.astype(np.float64, copy=False)
-            for b, vector in enumerate(self.vectors):
-                product = (left @ vector).astype(np.int64) % field.q
-                if a or b:
-                    product = field.mul(product, pow(2, self.left * a + self.right * b, field.q))
-                total = field.add(total, product)
-        return total
+def _limb(values: Matrix, width: int, which: int) -> NDArray[np.float64]:
+    """Return bits [width * which, width * (which + 1)) of the values."""
+    return ((values.astype(np.int64) >> (width * which)) & ((1 << width) - 1)).astype(np.float64)
 
 
 def table(field: Field, rows: Codes, tables: Sequence[Vector]) -> Vector:

@@ -34,6 +34,7 @@ class Arithmetic(Protocol):
     def weights_at_0(self, alphas: Sequence[int]) -> list[int]: ...
 
 
+@lru_cache(maxsize=1024)
 def smallest_prime_above(bound: int) -> int:
     """Return the smallest prime q > bound, or refuse when it would not be below 2^62.
 
@@ -60,7 +61,7 @@ def check_points(alphas: Sequence[int], q: int) -> tuple[int, ...]:
 
     Paper: "distinct" only; rule 1 of the protocol adds non-zero.
     """
-    points = tuple(int(a) for a in alphas)
+    points = tuple(checks.integer("alphas", a, 0) for a in alphas)
     residues = [a % q for a in points]
     if 0 in residues or len(set(residues)) != len(residues) or not points:
         raise InvalidAlphas("alphas", got=list(points), expected=f"distinct and non-zero mod {q}")

@@ -62,7 +62,10 @@ def exact_share(form: Form, rows: ArrayLike, questions: Iterable[Question], d_mi
 
 
 def in_closure(form: Form, rows: ArrayLike, question: Question, rejected: Iterable[Question]) -> bool:
-    """Tell whether the question lies in the closure of the rejected set, so that their d_min is right for it too.
+    """Tell whether the question lies in the closure of the rejected set.
+
+    If no rejected person has two rows at the same cost, their d_min is then exact for the question too. With ties it
+    need not be, since d_min leaves them out (rule 7): `nearest_gap` of the question's own costs decides.
 
     |d_i(x) - d_j(x)| >= |d_i(x_k) - d_j(x_k)| for all i, j, k. With rows sorted by d(x) it is enough to look at
     neighbours: the left side adds up along the order, the right side at most does.

@@ -56,6 +56,10 @@ class Reveal:
         """Return the linear map of the values: themselves, or r(i) = d_i - d_(i+1)."""
         return field.sub(values[:-1], values[1:]) if self.differences else values
 
+    def constant(self, field: Field, value: int) -> int:
+        """Return what becomes of a term that is the same for every row: its multiple, or nothing in differences."""
+        return 0 if self.differences else self.expansion * value % field.q
+
     def apply(self, field: Field, values: Vector, common: CommonRandomness) -> Vector:
         """Put the values in the ticket's order, mask them, and map them; the same at every server (rule 3)."""
         if self.shuffle:

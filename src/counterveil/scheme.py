@@ -58,7 +58,7 @@ class Scheme:
         least = _least(self.form, self.reveal, self.servers)
         if self.field.q <= least:
             raise InvalidField("q", got=self.field.q, expected=f"a prime above {least}")
-        self.field.check_alphas(self.alphas)
+        object.__setattr__(self, "alphas", self.field.check_alphas(self.alphas))
 
     @classmethod
     def of(
@@ -87,9 +87,9 @@ class Scheme:
         if collusion is None:
             collusion = max(1, (servers - 1) // form.degree)
         smallest = smallest_prime_above(_least(form, reveal, servers))
-        if q is not None and q > smallest:
-            warnings.warn(f"q = {q}: the smallest prime, {smallest}, gives away less", OversizedField, stacklevel=2)
         field = Field(smallest if q is None else q)
+        if field.q > smallest:
+            warnings.warn(f"q = {q}: the smallest prime, {smallest}, gives away less", OversizedField, stacklevel=2)
         return cls(form=form, reveal=reveal, alphas=points, collusion=collusion, field=field)
 
     @property
@@ -125,13 +125,10 @@ class Scheme:
         """
         if len(answers) != self.servers:
             raise WrongShape("answers", got=len(answers), expected=f"one from each of {self.servers} servers")
-        length = len(np.asarray(answers[0]))
-        cleaned = []
-        for n, (query, answer) in enumerate(zip(queries, answers, strict=True), start=1):
-            values = self.field.check(f"answer of server {n}", answer, length)
-            known = self.reveal.expansion * self.form.known(self.field, question, query) % self.field.q
-            constant = np.full(length + self.reveal.differences, known, dtype=np.int64)
-            cleaned.append(self.field.sub(values, self.reveal.linear(self.field, constant)))
+        length = checks.integers("answer of server 1", answers[0], (None,)).size
+        received = [self.field.check(f"answer of server {n}", a, length) for n, a in enumerate(answers, start=1)]
+        known = [self.reveal.constant(self.field, term) for term in self.form.known(self.field, question, queries)]
+        cleaned = [self.field.sub(answer, term) for answer, term in zip(received, known, strict=True)]
         return reconstruct(self.field, self.alphas, cleaned, self.servers - 1)
 
     def nearest(self, revealed: Vector) -> int:

@@ -27,8 +27,8 @@ def split(field: Arithmetic, secret: Vector, alphas: Sequence[int], collusion: i
 
 def zero_share(field: Arithmetic, alpha: int, coefficients: Vector) -> Vector:
     """Return sum_t alpha^t * coefficients[t-1], a polynomial that vanishes at 0, for a (T, length) array; Horner."""
-    total = np.zeros(coefficients.shape[1], dtype=np.int64)
-    for coefficient in coefficients[::-1]:
+    total = field.mul(coefficients[-1], alpha % field.q)
+    for coefficient in coefficients[-2::-1]:
         total = field.mul(field.add(total, coefficient), alpha % field.q)
     return total
 

@@ -89,13 +89,13 @@ class Form(ABC):
         """Return what the applicant adds to the value at the secret to make it the cost."""
         return 0
 
-    def known(self, field: Field, question: Question, query: Vector) -> int:
-        """Return the terms of a server's value that the applicant knows and takes out before interpolating.
+    def known(self, field: Field, question: Question, queries: Vector) -> list[int]:
+        """Return, for each query, the terms of the server's value that the applicant takes out before interpolating.
 
         What is left has degree e*T in alpha, and its value at 0 is the cost.
         """
-        secret = field.vector(self.encode(question))
-        return (self.free(field, query) - self.free(field, secret) - self.offset(question)) % field.q
+        own = self.free(field, field.vector(self.encode(question))) + self.offset(question)
+        return [(self.free(field, query) - own) % field.q for query in queries]
 
     def costs(self, rows: ArrayLike, question: Question) -> Vector:
         """Return the cost of every row in the clear: the form evaluated at the secret itself.
@@ -105,7 +105,7 @@ class Form(ABC):
         field = Field(smallest_prime_above(self.bound))
         secret = field.vector(self.encode(question))
         values = self.evaluate(field, self.load(rows), secret)
-        return field.sub(values, self.known(field, question, secret))
+        return field.add(values, self.offset(question) % field.q)
 
     def load(self, rows: ArrayLike) -> Codes:
         """Check rows and return them as an (M, d) array of the narrowest unsigned type; no copy if they are one."""

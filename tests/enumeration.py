@@ -1,0 +1,121 @@
+"""Sources of randomness that play every value there is, so that privacy can be counted instead of argued."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+
+from counterveil import Question, Scheme
+from counterveil.arrays import Order, Vector
+
+
+class Fixed:
+    """An applicant's randomness that is given, and must be used up."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self.values = list(values)
+
+    def elements(self, q: int, count: int) -> Vector:
+        taken, self.values = self.values[:count], self.values[count:]
+        assert len(taken) == count
+        assert all(0 <= v < q for v in taken)
+        return np.array(taken, dtype=np.int64)
+
+
+class FixedCommon:
+    """The servers' randomness, given: pads of every coefficient, masks, and the order."""
+
+    def __init__(self, pads: Sequence[Sequence[int]], mask: Sequence[int] = (), order: Sequence[int] = ()) -> None:
+        self.pads, self.mask, self.permutation = pads, mask, order
+
+    def elements(self, purpose: str, q: int, count: int, *, request: int = 0, coefficient: int = 0) -> Vector:
+        given = {"mask": lambda: self.mask, "pad": lambda: self.pads[coefficient - 1]}[purpose]()
+        assert len(given) == count
+        return np.array(given, dtype=np.int64)
+
+    def order(self, count: int) -> Order:
+        assert len(self.permutation) == count
+        return np.array(self.permutation, dtype=np.intp)
+
+
+def views(scheme: Scheme, question: Question, servers: Sequence[int]) -> Counter[Any]:
+    """What these servers see together, counted over every pad the applicant may draw."""
+    needed = scheme.collusion * scheme.form.symbols
+    seen: Counter[Any] = Counter()
+    for pads in product(range(scheme.field.q), repeat=needed):
+        source = Fixed(pads)
+        queries = scheme.query(question, source)
+        assert not source.values
+        seen[tuple(tuple(queries[n].tolist()) for n in servers)] += 1
+    return seen
+
+
+def commons(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> Iterator[FixedCommon]:
+    """Every common randomness there is; the coefficients in `unfilled` stay zero."""
+    reveal, q = scheme.reveal, scheme.field.q
+    length, coefficients = reveal.length(M), range(1, scheme.servers)
+    zero = [(0,) * length]
+    pads = [zero if t in unfilled else list(product(range(q), repeat=length)) for t in coefficients]
+    masks = list(product(range(reveal.expansion * reveal.d_min), repeat=M)) if reveal.masked else [()]
+    orders = list(permutations(range(M))) if reveal.shuffle else [()]
+    for mask, order, pad in product(masks, orders, product(*pads)):
+        yield FixedCommon(pad, mask, order)
+
+
+def database_private(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> bool:
+    """Whether, for every tuple of queries and given the value at 0, the answers look the same for all databases."""
+    field, servers = scheme.field, range(1, scheme.servers + 1)
+    databases = [np.array(rows, dtype=np.uint8).reshape(M, -1) for rows in _databases(scheme, M)]
+    queries = [np.array(Q, dtype=np.int64) for Q in product(range(field.q), repeat=scheme.form.symbols)]
+    randomness = list(commons(scheme, M, unfilled=unfilled))
+    weights = field.weights_at_0(scheme.alphas)
+    length = scheme.reveal.length(M)
+    scale = field.q ** np.arange(length)
+    span = field.q**length
+
+    # answers[db][n][query]: one code for the answer under each common randomness; parts: what the value at 0 is made of
+    answers = [
+        [[_codes(scheme, n, rows, Q, randomness, scale) for Q in queries] for n in servers] for rows in databases
+    ]
+    parts = [
+        [
+            [
+                np.array([w * scheme.reveal.apply(field, scheme.form.evaluate(field, rows, Q), c) for c in randomness])
+                for Q in queries
+            ]
+            for w in weights
+        ]
+        for rows in databases
+    ]
+    for choice in product(range(len(queries)), repeat=scheme.servers):
+        seen: dict[int, bytes] = {}
+        for db in range(len(databases)):
+            value = sum(parts[db][n][k] for n, k in enumerate(choice)) % field.q @ scale
+            joint = np.zeros(len(randomness), dtype=np.int64)
+            for n, k in enumerate(choice):
+                joint = joint * span + answers[db][n][k]
+            for v in np.unique(value):
+                distribution = _distribution(joint[value == v])
+                if seen.setdefault(int(v), distribution) != distribution:
+                    return False
+    return True
+
+
+def _databases(scheme: Scheme, M: int) -> Iterator[tuple[int, ...]]:
+    return product(*[range(R + 1) for R in scheme.form.levels] * M)
+
+
+def _codes(
+    scheme: Scheme, server: int, rows: Any, query: Vector, randomness: Sequence[FixedCommon], scale: Vector
+) -> Vector:
+    return np.array([scheme.answer(server, rows, query, common) for common in randomness]) @ scale
+
+
+def _distribution(joint: Vector) -> bytes:
+    codes, counts = np.unique(joint, return_counts=True)
+    counts //= np.gcd.reduce(counts)
+    return codes.tobytes() + counts.astype(np.int64).tobytes()

@@ -1,0 +1,64 @@
+"""The scan, against Python integers, for every size of code, coefficient and field."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterveil import Field, engine, smallest_prime_above
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    M=st.integers(1, 40) | st.sampled_from([4095, 4096, 4097]),
+    d=st.integers(1, 70),
+    largest=st.integers(1, 2**31 - 1) | st.sampled_from([1, 255, 65535, 2**26, 2**31 - 1]),
+    degree=st.integers(1, 6),
+    bits=st.integers(1, 61),
+)
+def test_polynomial(seed: int, M: int, d: int, largest: int, degree: int, bits: int) -> None:
+    while largest**degree >= 2**62:
+        degree -= 1
+    field = Field(smallest_prime_above(2**bits))
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, largest + 1, (M, d)).astype(np.min_scalar_type(largest))
+    rows[0] = largest
+    coefficients = [rng.integers(0, field.q, d) for _ in range(degree)]
+    coefficients[0][:] = field.q - 1
+    values = engine.polynomial(field, rows, coefficients, largest)
+    for i in {0, M // 2, M - 1}:
+        codes = [int(y) for y in rows[i]]
+        powers = [sum(int(c) * y**k for c, y in zip(cs, codes, strict=True)) for k, cs in enumerate(coefficients, 1)]
+        assert int(values[i]) == sum(powers) % field.q
+
+
+@given(seed=st.integers(0, 2**32), M=st.integers(1, 40) | st.just(4097), d=st.integers(1, 70), bits=st.integers(1, 61))
+def test_table(seed: int, M: int, d: int, bits: int) -> None:
+    field = Field(smallest_prime_above(2**bits))
+    rng = np.random.default_rng(seed)
+    levels = rng.integers(1, 20, d)
+    rows = rng.integers(0, levels + 1, (M, d)).astype(np.uint8)
+    tables = [rng.integers(0, field.q, R + 1) for R in levels]
+    tables[0][:] = field.q - 1
+    values = engine.table(field, rows, tables)
+    for i in {0, M // 2, M - 1}:
+        assert int(values[i]) == sum(int(t[y]) for t, y in zip(tables, rows[i], strict=True)) % field.q
+
+
+def test_table_at_the_largest_field_does_not_overflow() -> None:
+    field = Field(smallest_prime_above(2**62 - 1000))
+    tables = [np.array([field.q - 1])] * 100
+    assert engine.table(field, np.zeros((3, 100), dtype=np.uint8), tables).tolist() == [(-100) % field.q] * 3
+
+
+@given(seed=st.integers(0, 2**32), M=st.integers(1, 30) | st.just(5000), length=st.integers(1, 20))
+def test_xor_and_combine(seed: int, M: int, length: int) -> None:
+    rng = np.random.default_rng(seed)
+    records = rng.integers(0, 256, (M, length), dtype=np.uint8)
+    chosen = rng.integers(0, 2, M).astype(bool)
+    expected = np.zeros(length, dtype=np.uint8)
+    for record in records[chosen]:
+        expected ^= record
+    assert np.array_equal(engine.xor(records, chosen), expected)
+    assert np.array_equal(engine.combine(records, chosen.astype(np.uint8)), expected)

@@ -1,0 +1,42 @@
+"""Every form × reveal × number of servers returns a row of least cost, against a plain argmin."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import given, settings
+
+from counterveil import FORMS, REVEALS, make_scheme, run
+from counterveil.errors import NoMask, TooFewServers
+from counterveil.masking import UNLIMITED, nearest_gap
+from counterveil.randomness import new_key
+from databases import Case, cases
+
+SERVERS = [(form, servers) for form in FORMS for servers in (2, 3, 4) if (form, servers) != ("weighted", 2)]
+
+
+@pytest.mark.parametrize(("form", "servers"), SERVERS)
+@settings(max_examples=1000)
+@given(case=cases())
+def test_returns_a_row_of_least_cost(form: str, servers: int, case: Case) -> None:
+    costs = case.plain(form)
+    gap = nearest_gap(costs)
+    widest = 7 if gap == UNLIMITED else gap  # exact for this very question
+    for reveal in REVEALS:
+        for shuffle in (False, True):
+            d_min = widest if REVEALS[reveal].masked else 1
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NoMask)
+                scheme = make_scheme(
+                    f"{form}/{reveal}", servers=servers, shuffle=shuffle, d_min=d_min, **case.parameters(form)
+                )
+            common = scheme.common(new_key(), case.rows, ticket=b"a ticket")
+            found = run(scheme, case.rows, case.question(form), common=common).position
+            row = common.order(len(costs))[found] if shuffle else found
+            assert costs[row] == costs.min(), (reveal, shuffle)
+
+
+def test_weighted_needs_three_servers() -> None:
+    with pytest.raises(TooFewServers, match="got 2, expected at least 3"):
+        make_scheme("baseline+", levels=10, d=3, servers=2)
