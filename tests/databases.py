@@ -47,12 +47,12 @@ class Case:
         away = self.rows - self.x
         if form == "dot":
             most = self.max_weight * sum(R * R for R in self.levels)
-            return most - (self.rows * self.x * self.weights).sum(axis=1)
+            return np.asarray(most - (self.rows * self.x * self.weights).sum(axis=1))
         if form == "table":
-            return np.sum([entries[self.rows[:, j]] for j, entries in enumerate(self.costs)], axis=0)
+            return np.asarray(sum(entries[self.rows[:, j]] for j, entries in enumerate(self.costs)))
         w = np.ones_like(self.weights) if form == "euclidean" else self.weights
         power = self.norm if form == "even_norm" else 2
-        return (w * away**power).sum(axis=1)
+        return np.asarray((w * away**power).sum(axis=1))
 
 
 def make_case(seed: int, M: int, levels: Sequence[int], max_weight: int, *, pool: int, norm: int) -> Case:

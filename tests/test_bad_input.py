@@ -119,7 +119,7 @@ def test_one_typed_error_before_any_work(
 
     monkeypatch.setattr(engine, "polynomial", no_work)
     monkeypatch.setattr(engine, "table", no_work)
-    arguments = {"rows": ROWS, "x": X, "levels": 10} | given
+    arguments: dict[str, Any] = {"rows": ROWS, "x": X, "levels": 10} | given
     with pytest.raises(error, match=message) as caught:
         retrieve(arguments.pop("rows"), arguments.pop("x"), **arguments)
     assert type(caught.value) is error
@@ -131,17 +131,19 @@ def test_a_servers_own_checks() -> None:
     scheme = make_scheme("baseline", levels=10, d=3)
     common = Common(bytes(32), digest=b"", ticket=b"", servers=(1, 2))
     good = np.array([1, 2, 3])
-    for query, error, message in [
+    bad_queries: list[tuple[Any, type[InvalidInput], str]] = [
         ([1, 2], WrongShape, r"query: got shape \(2,\), expected \(3\)"),
         ([1, 2, 307], OutOfRange, r"query\[2\]: got 307, expected \[0:306\]"),
         ([1, 2, -1], OutOfRange, "got -1"),
         ([1.0, 2.0, 3.0], WrongType, "query: got dtype float64"),
-    ]:
+    ]
+    for query, error, message in bad_queries:
         with pytest.raises(error, match=message):
             scheme.answer(1, ROWS, query, common)
-    for server, error in [(0, OutOfRange), (3, OutOfRange), ("1", WrongType)]:
+    bad_servers: list[tuple[Any, type[InvalidInput]]] = [(0, OutOfRange), (3, OutOfRange), ("1", WrongType)]
+    for server, error in bad_servers:
         with pytest.raises(error, match="server: got"):
-            scheme.answer(server, ROWS, good, common)  # type: ignore[arg-type]
+            scheme.answer(server, ROWS, good, common)
 
 
 def test_an_applicants_own_checks() -> None:

@@ -35,7 +35,7 @@ def test_the_papers_worked_example() -> None:
 
     for expansion, support in [(1, 40), (10, 400)]:
         scheme = mask_scheme(d_min=d_min, expansion=expansion)
-        seen = set()
+        seen: set[int] = set()
         for mu in [(0, 0), (0, support - 1), (support - 1, 0), (support - 1, support - 1)]:
             asked = run(scheme, ACCEPTED, REJECTED[0], common=FixedCommon([[3, 5]], mu))
             assert asked.revealed.tolist() == [365 * expansion + mu[0], 325 * expansion + mu[1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,9 @@ from counterveil.randomness import Common
 from counterveil.reveals import Reveal, make_reveal
 from databases import Case, cases
 
-SYMBOLS = {  # `PCR_baseline_thm`, `PCR_diff_thm`, `PCR_mask_thm`, `pcr_weighted_thm`, and ours
+SYMBOLS: dict[
+    str, tuple[int, Callable[[int, int], int]]
+] = {  # `PCR_baseline_thm`, `PCR_diff_thm`, `PCR_mask_thm`, `pcr_weighted_thm`, and ours
     "baseline": (2, lambda d, M: 2 * (d + M)),
     "diff": (2, lambda d, M: 2 * (d + M - 1)),
     "mask": (2, lambda d, M: 2 * (d + M)),
@@ -143,7 +146,7 @@ class InTheClear(Form):
         return [0]
 
     def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
-        return rows[:, 0].astype(np.int64) + 0 * query[0]
+        return rows[:, 0].astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

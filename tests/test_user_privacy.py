@@ -138,7 +138,7 @@ def test_views_at_full_size_look_uniform(scheme: str) -> None:
     """Chi-square over 64 bins, for two very different people; ten standard deviations off would fail."""
     rows = np.array([[0] * 8, [10] * 8])
     for x in ([0] * 8, [10] * 8):
-        parameters = {"d_min": 4} if scheme == "mask+" else {}
+        parameters: dict[str, Any] = {"d_min": 4} if scheme == "mask+" else {}
         found = [retrieve(rows, x, levels=10, scheme=scheme, **parameters) for _ in range(150)]
         for n in range(found[0].scheme.servers):
             q = found[0].field.q
