@@ -1,0 +1,113 @@
+"""The documents say what is so: every place they name exists, every number is the code's, every example runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import counterveil
+from counterveil import CATALOGUE, make_scheme
+
+ROOT = Path(__file__).parent.parent
+PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+def table_rows(text: str, columns: int) -> list[list[str]]:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return [row for row in rows if len(row) == columns and not row[0].startswith("---")]
+
+
+def test_readme_examples_run() -> None:
+    assert doctest.testfile(str(ROOT / "README.md"), module_relative=False).failed == 0
+
+
+def test_the_demo_finds_what_a_search_in_the_clear_finds() -> None:
+    demo = subprocess.run([sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, check=True)
+    assert "Same cost as a search in the clear: yes." in demo.stdout
+    assert "make demo" in README
+    assert "make test" in README
+
+
+def test_readme_shows_every_scheme_with_its_true_numbers() -> None:
+    rows = [row for row in table_rows(README, 6) if row[0].startswith("`")]
+    assert [row[0].strip("`") for row in rows] == list(CATALOGUE)
+    R, L, d, M, d_min = 7, 3, 20, 57, 5
+    for name, pair, servers, symbols, above, _ in rows:
+        key = name.strip("`")
+        parameters: dict[str, Any] = {} if CATALOGUE[key][0] == "euclidean" else {"max_weight": L}
+        scheme = make_scheme(key, levels=R, d=d, d_min=d_min if "mask" in key else 1, **parameters)
+        assert tuple(pair.split(" × ")) == CATALOGUE[key]
+        assert int(servers) == scheme.servers
+        total = scheme.servers * (scheme.form.symbols + scheme.reveal.length(M))
+        assert value(symbols, d=d, M=M) == total
+        assert scheme.field.q == counterveil.smallest_prime_above(value(above, R=R, L=L, d=d, d_min=d_min))
+
+
+def value(formula: str, **letters: int) -> int:
+    """Work out a formula as it is printed: 2R²Ld + d_min - 1."""
+    total = 0
+    for sign, term in re.findall(r"(^|[+-]) ?([^ ]+)", formula):
+        product = 1
+        for part in re.findall(r"d_min|\d+|[A-Za-z]²?", term):
+            product *= int(part) if part.isdigit() else letters[part.rstrip("²")] ** (2 if part.endswith("²") else 1)
+        total += -product if sign == "-" else product
+    return total
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"), [("2R²Ld", 2 * 49 * 3 * 20), ("R²d + d_min - 1", 984), ("6d + 3M - 3", 288)]
+)
+def test_formulas_are_read_as_printed(formula: str, expected: int) -> None:
+    assert value(formula, R=7, L=3, d=20, M=57, d_min=5) == expected
+
+
+def test_every_place_in_the_paper_map_exists() -> None:
+    places = re.findall(r"`([\w/]+\.py)` `([\w.]+)`", PAPER_MAP)
+    assert len(places) > 40
+    for file, symbol in places:
+        if file.startswith("test_"):
+            assert f"def {symbol}(" in (ROOT / "tests" / file).read_text(), (file, symbol)
+            continue
+        found: object = importlib.import_module("counterveil." + file.removesuffix(".py").replace("/", "."))
+        for part in symbol.split("."):
+            found = getattr(found, part)
+
+
+def test_every_label_cited_in_the_code_is_in_the_paper_map() -> None:
+    cited = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for paragraph in re.findall(r"Paper:(.*?)(?:\n\s*\n|\"\"\")", path.read_text(), flags=re.S):
+            cited.update(re.findall(r"`([^`]+)`", paragraph))
+    assert len(cited) > 8
+    assert not {label for label in cited if f"`{label}`" not in PAPER_MAP}
+
+
+def test_every_module_has_its_line_and_stands_in_import_order() -> None:
+    package = ROOT / "src" / "counterveil"
+    listed = [row[0].strip("`") for row in table_rows((package / "README.md").read_text(), 2)[1:]]
+    modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert set(listed) == modules - {"__init__"}
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    depth = {name: n for n, layer in enumerate(reversed(contract["layers"])) for name in layer.split(" | ")}
+    assert [depth[name] for name in listed] == sorted(depth.values())
+
+
+def test_version_is_the_same_everywhere() -> None:
+    assert f"version: {counterveil.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert (ROOT / "CHANGELOG.md").exists()
+
+
+def test_links_within_the_documents_lead_somewhere() -> None:
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
+    for document in documents:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), (document.name, target)
