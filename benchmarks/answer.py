@@ -53,7 +53,7 @@ def main() -> None:
     for name in track([*CATALOGUE, "table/distances"], description="timing", transient=True):
         scheme = make_scheme(name, levels=R, d=D, d_min=8 if "mask" in name else 1)
         query = scheme.query(Question(x), Fresh())[0]
-        common = scheme.common(bytes(32), rows, ticket=b"benchmark")
+        common = scheme.common(bytes(32), scheme.digest(rows), b"benchmark")
 
         def answer(scheme=scheme, query=query, common=common) -> object:  # type: ignore[no-untyped-def]
             return scheme.answer(1, rows, query, common)

@@ -73,6 +73,9 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
         "costs: got a largest total of 15, expected at most 12",
     ),
     ({"scheme": "table/distances", "costs": [[2**62] * 11] * 3, "cap": 4}, TableOverflow, "at most 12"),
+    ({"scheme": "table/distances", "costs": [[1] * 11] * 3, "weights": [1, 1, 1]}, WrongType, "beside costs"),
+    ({"scheme": make_scheme("diff", levels=10, d=3)}, WrongType, "parameters: got some beside a Scheme"),
+    ({"scheme": make_scheme("diff", levels=10, d=3), "levels": None, "d_min": 2}, WrongType, "beside a Scheme"),
     ({"scheme": "table/distances", "cap": 0}, OutOfRange, "cap: got 0, expected at least 1"),
     # the field and the servers
     ({"q": 10}, InvalidField, "q: got 10, expected a prime below"),

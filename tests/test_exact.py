@@ -31,7 +31,7 @@ def test_returns_a_row_of_least_cost(form: str, servers: int, case: Case) -> Non
                 scheme = make_scheme(
                     f"{form}/{reveal}", servers=servers, shuffle=shuffle, d_min=d_min, **case.parameters(form)
                 )
-            common = scheme.common(new_key(), case.rows, ticket=b"a ticket")
+            common = scheme.common(new_key(), scheme.digest(case.rows), b"a ticket")
             found = run(scheme, case.rows, case.question(form), common=common).position
             row = common.order(len(costs))[found] if shuffle else found
             assert costs[row] == costs.min(), (reveal, shuffle)

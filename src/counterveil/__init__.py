@@ -5,6 +5,7 @@
 1
 """
 
+from . import conformance, errors, masking, spir
 from .errors import CounterveilError, CounterveilWarning, InvalidInput
 from .field import Field, smallest_prime_above
 from .forms import FORMS, Form, Question
@@ -27,8 +28,12 @@ __all__ = [
     "Retrieval",
     "Reveal",
     "Scheme",
+    "conformance",
+    "errors",
     "make_scheme",
+    "masking",
     "retrieve",
     "run",
     "smallest_prime_above",
+    "spir",
 ]

@@ -31,11 +31,8 @@ def frame(parts: Iterable[bytes | str | int]) -> bytes:
     >>> frame([b"ab", "c"]) == frame([b"a", "bc"])
     False
     """
-    encoded = b""
-    for part in parts:
-        raw = part if isinstance(part, bytes) else str(part).encode()
-        encoded += len(raw).to_bytes(8, "little") + raw
-    return encoded
+    raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return b"".join(len(part).to_bytes(8, "little") + part for part in raw)
 
 
 def uniform(read: Callable[[int], bytes], q: int, count: int) -> Vector:

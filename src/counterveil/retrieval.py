@@ -75,7 +75,7 @@ def retrieve(
     ----------
     rows : (M, d) integers, the accepted rows, codes in [0:R].
     x : d integers, the applicant's own codes.
-    levels : R, the largest code, for all features or one for each. Public.
+    levels : R, the largest code, for all features or one for each. Public; not needed with a `Scheme`.
     scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``), any
         pair as ``"form/reveal"``, or a `Scheme`.
     weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
@@ -100,7 +100,10 @@ def retrieve(
     >>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], levels=20, scheme="linear-diff", weights=[1, 9]).index
     0
     """
-    if isinstance(scheme, str):
+    if isinstance(scheme, Scheme):
+        if levels is not None or parameters:
+            raise WrongType("parameters", got="some beside a Scheme", expected="none: the scheme has its own")
+    else:
         if levels is None:
             raise WrongType("levels", got="nothing", expected="the largest code R, a public number")
         scheme = make_scheme(scheme, levels=levels, d=checks.rows(rows).shape[1], **parameters)
@@ -109,13 +112,13 @@ def retrieve(
     if len(held) != len(codes):
         raise WrongShape("records", got=len(held), expected=f"one for each of {len(codes)} rows")
 
-    key, ticket, applicant = new_key(), new_key(), Fresh()
-    common = scheme.common(key, codes, held, ticket=ticket)
+    key, digest, applicant = new_key(), scheme.digest(codes, held), Fresh()
+    common = scheme.common(key, digest, ticket=new_key())
     asked = run(scheme, codes, Question(x, weights, costs), randomness=applicant, common=common)
 
     order = common.order(len(codes)) if scheme.reveal.shuffle else None
     spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
-    prepared = spir.prepare(held, scheme.common(key, codes, held))
+    prepared = spir.prepare(held, scheme.common(key, digest))
     queries = spir.query(len(codes), asked.position, applicant)
     answers = [spir.answer(n, prepared, query, common, order=order) for n, query in enumerate(queries, start=1)]
 

@@ -97,6 +97,11 @@ class Scheme:
         """N, all of which must answer."""
         return len(self.alphas)
 
+    @property
+    def exact(self) -> bool:
+        """Whether a nearest row is found for every question; masked retrieval is approximate (rule 8)."""
+        return self.reveal.exact
+
     def query(self, question: Question, randomness: Randomness) -> Vector:
         """Return one query for each server, the rows of an (N, symbols) array.
 
@@ -143,11 +148,14 @@ class Scheme:
         parts += [frame(held.shape), held.tobytes()]
         parts += [self.form.name, _canonical(self.form), _canonical(self.reveal)]
         parts += [self.field.q, frame(self.alphas), self.servers, self.collusion]
-        return hashlib.sha256(frame(parts)).digest()
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(frame([part]))
+        return digest.digest()
 
-    def common(self, key: bytes, rows: ArrayLike, records: Bytes | None = None, *, ticket: bytes = b"") -> Common:
+    def common(self, key: bytes, digest: bytes, ticket: bytes = b"") -> Common:
         """Return the common randomness of this scheme's servers for one ticket; without one, what outlasts tickets."""
-        return Common(key, digest=self.digest(rows, records), ticket=ticket, servers=range(1, self.servers + 1))
+        return Common(key, digest=digest, ticket=ticket, servers=self.alphas)
 
 
 def _least(form: Form, reveal: Reveal, servers: int) -> int:
@@ -182,7 +190,7 @@ def run(
 ) -> Transcript:
     """Play all parties: the applicant asks, every server answers, the applicant recovers."""
     queries = scheme.query(question, randomness or Fresh())
-    common = common or scheme.common(new_key(), rows)
+    common = common or scheme.common(new_key(), scheme.digest(rows))
     answers = [scheme.answer(n, rows, query, common) for n, query in enumerate(queries, start=1)]
     revealed = scheme.recover(question, queries, answers)
     return Transcript(queries, answers, revealed, scheme.nearest(revealed))
@@ -211,7 +219,7 @@ def make_scheme(
     >>> make_scheme("table/differences", levels=10, d=20, cap=100).servers
     2
     """
-    pair = CATALOGUE.get(name) or tuple(name.split("/"))
+    pair = CATALOGUE.get(str(name)) or tuple(str(name).split("/"))
     if len(pair) != 2:
         raise UnknownName("scheme", got=name, expected=f"one of {', '.join(CATALOGUE)}, or form/reveal")
     form = make_form(pair[0], levels=levels, d=d, **parameters)

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from ..errors import UnknownName
 from .dot import Dot
 from .euclidean import Euclidean
@@ -27,11 +30,11 @@ FORMS: dict[str, Callable[..., Form]] = {
 }
 
 
-def make_form(name: str, *, levels: object, d: int, **parameters: Any) -> Form:
+def make_form(name: str, *, levels: ArrayLike, d: int, **parameters: Any) -> Form:
     """Build the form of that name; `levels` is one largest code R for all d features, or one for each."""
     if name not in FORMS:
         raise UnknownName("form", got=name, expected=f"one of {', '.join(FORMS)}")
-    each = (levels,) * d if isinstance(levels, int) else levels
+    each = (levels,) * d if np.ndim(levels) == 0 else levels
     return FORMS[name](levels=each, **parameters)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .. import checks, engine
 from ..arrays import Codes, Vector
-from ..errors import TableOverflow, WrongShape
+from ..errors import TableOverflow, WrongShape, WrongType
 from ..field import Field
 from .form import Form, Question
 
@@ -42,9 +42,11 @@ class Table(Form):
         return self.max_weight * sum(R**2 for R in self.levels) if self.cap is None else self.d * self.cap
 
     def encode(self, question: Question) -> list[int]:
-        """Return the tables, one after the other."""
+        """Return the tables, one after the other; x is not needed beside them."""
         if question.costs is None:
             tables = self._squared_distances(question)
+        elif question.weights is not None:
+            raise WrongType("weights", got="weights beside costs", expected="one or the other")
         elif len(question.costs) != self.d:
             raise WrongShape("costs", got=f"{len(question.costs)} tables", expected=f"{self.d}")
         else:
