@@ -6,11 +6,18 @@
 """
 
 from . import conformance, errors, masking, spir
+from .database import Database
+from .deployment import Deployment
 from .errors import CounterveilError, CounterveilWarning, InvalidInput
+from .explain import Counterfactual, NoCounterfactual
+from .features import Boolean, Categorical, Numeric, Ordinal
 from .field import Field, smallest_prime_above
 from .forms import FORMS, Form, Question
+from .local import Local, local
+from .preferences import Preferences
 from .retrieval import Retrieval, retrieve
 from .reveals import REVEALS, Reveal
+from .schema import Schema
 from .scheme import CATALOGUE, Scheme, make_scheme, run
 
 __version__ = "0.1.0"
@@ -19,17 +26,29 @@ __all__ = [
     "CATALOGUE",
     "FORMS",
     "REVEALS",
+    "Boolean",
+    "Categorical",
+    "Counterfactual",
     "CounterveilError",
     "CounterveilWarning",
+    "Database",
+    "Deployment",
     "Field",
     "Form",
     "InvalidInput",
+    "Local",
+    "NoCounterfactual",
+    "Numeric",
+    "Ordinal",
+    "Preferences",
     "Question",
     "Retrieval",
     "Reveal",
+    "Schema",
     "Scheme",
     "conformance",
     "errors",
+    "local",
     "make_scheme",
     "masking",
     "retrieve",

@@ -11,7 +11,12 @@
         ├── InvalidAlphas      evaluation points equal or zero mod q
         ├── TooFewServers      fewer servers than the scheme needs
         ├── TableOverflow      a cost table whose total exceeds the public bound
-        └── UnknownName        no such scheme, form or reveal
+        ├── UnknownName        no such scheme, form, reveal, feature or column
+        ├── UnknownValue       a category that the schema does not list
+        ├── InvalidSchema      a schema file that does not make sense
+        ├── InvalidBundle      a bundle that is truncated, altered or of another version
+        ├── NotOffered         a preference that this deployment's form cannot take
+        └── MissingPackage     an optional package that is not installed
 
     CounterveilWarning (a UserWarning)
     ├── NoMask                 a masked reveal with d_min = 1 hides nothing
@@ -72,7 +77,27 @@ class TableOverflow(InvalidInput):
 
 
 class UnknownName(InvalidInput):
-    """No scheme, form or reveal of that name."""
+    """No scheme, form, reveal, feature or column of that name."""
+
+
+class UnknownValue(InvalidInput):
+    """A category that the schema does not list."""
+
+
+class InvalidSchema(InvalidInput):
+    """A schema that does not make sense: the message names the file, the feature and the field."""
+
+
+class InvalidBundle(InvalidInput):
+    """A bundle that is truncated, altered or of another version."""
+
+
+class NotOffered(InvalidInput):
+    """A preference that this deployment's form cannot take."""
+
+
+class MissingPackage(InvalidInput):
+    """An optional package that is needed here and not installed."""
 
 
 class CounterveilWarning(UserWarning):

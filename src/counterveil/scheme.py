@@ -196,6 +196,14 @@ def run(
     return Transcript(queries, answers, revealed, scheme.nearest(revealed))
 
 
+def pair_named(name: str) -> tuple[str, str]:
+    """Return the form and the reveal of a name in the catalogue, or of ``"form/reveal"``."""
+    form, slash, reveal = "/".join(CATALOGUE.get(str(name), (str(name),))).partition("/")
+    if not slash:
+        raise UnknownName("scheme", got=name, expected=f"one of {', '.join(CATALOGUE)}, or form/reveal")
+    return form, reveal
+
+
 def make_scheme(
     name: str,
     *,
@@ -219,9 +227,7 @@ def make_scheme(
     >>> make_scheme("table/differences", levels=10, d=20, cap=100).servers
     2
     """
-    pair = CATALOGUE.get(str(name)) or tuple(str(name).split("/"))
-    if len(pair) != 2:
-        raise UnknownName("scheme", got=name, expected=f"one of {', '.join(CATALOGUE)}, or form/reveal")
-    form = make_form(pair[0], levels=levels, d=d, **parameters)
-    reveal = make_reveal(pair[1], shuffle=shuffle, d_min=d_min, expansion=expansion)
+    form_name, reveal_name = pair_named(name)
+    form = make_form(form_name, levels=levels, d=d, **parameters)
+    reveal = make_reveal(reveal_name, shuffle=shuffle, d_min=d_min, expansion=expansion)
     return Scheme.of(form, reveal, servers=servers, collusion=collusion, alphas=alphas, q=q)

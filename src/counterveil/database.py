@@ -1,0 +1,336 @@
+"""An institution's accepted rows: quantised, without duplicates, each with its record; and the bundle they are kept in.
+
+Security: secret to the institution and its servers.
+
+A bundle is one file, written to one side and then renamed:
+
+    magic line · length of the manifest (8 bytes) · manifest (JSON) · zeros to 4096 · codes · zeros to 4096 · records
+
+The manifest holds the schema, the parameters, the counts, and the SHA-256 of codes and records; its `digest` covers all
+of that. Opening checks every byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.progress import Progress
+
+from . import checks
+from .arrays import Bytes, Codes, Vector
+from .errors import EmptyDatabase, InvalidBundle, InvalidInput, UnknownName, WrongShape, WrongType
+from .features import plain
+from .frames import Table
+from .records import RecordKind, encode, layout
+from .schema import Schema
+
+_MAGIC = b"COUNTERVEIL BUNDLE 1\n"
+_ALIGN = 4096
+_CHUNK = 65_536  # rows quantised at a time
+
+
+class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many rows there were at each stage."""
+
+    seen: int
+    accepted: int
+    too_rare: int  # accepted people in cells that fewer than `min_cell` of them share
+    duplicates: int
+    rows: int
+
+
+class _Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: tuple[int, int]
+    sha256: str
+
+
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schema: Any
+    record: RecordKind
+    min_cell: int
+    counts: Counts
+    codes: _Array
+    records: _Array
+    digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Database:
+    """Accepted rows, ready to serve. Rows stand in the order of their codes, whatever order the data came in.
+
+    >>> from counterveil.schema import Numeric, Schema
+    >>> schema = Schema(features=(Numeric(name="income", low=0, high=5000, step=500, unit="€"),))
+    >>> data = {"income": [4100, 900, 3900, 4600], "accepted": [True, False, True, True]}
+    >>> Database.build(data, schema, accepted="accepted").codes.tolist()
+    [[8], [9]]
+    """
+
+    schema: Schema
+    record: RecordKind
+    min_cell: int
+    counts: Counts
+    codes: Codes  # (M, features): the level of every feature, record-only ones included
+    records: Bytes  # (M, length)
+    source: Vector | None = None  # where each row stood in the frame; known to the builder alone
+
+    def __repr__(self) -> str:
+        return f"Database({len(self.codes)} rows, {len(self.schema.features)} features, records of {self.record}s)"
+
+    @classmethod
+    def build(
+        cls,
+        frame: Any,
+        schema: Schema,
+        model: Any = None,
+        accepted: Any = None,
+        *,
+        record: RecordKind = "row",
+        min_cell: int = 1,
+        clamp: bool = False,
+        progress: bool = False,
+    ) -> Database:
+        """Quantise the accepted rows of a frame, drop duplicates, and make a record of each.
+
+        Parameters
+        ----------
+        frame : a pandas, polars or pyarrow frame, a mapping of columns, or the path of a CSV or Parquet file.
+        schema : the public schema.
+        model : a scikit-learn-style classifier (`predict`) or a function of the frame that says who is accepted.
+        accepted : without a model, a column that says so, or a pair of column and value; with a model, the label it
+            predicts for accepted people (by default True or 1).
+        record : serve the ``"row"`` itself, or only the ``"cell"`` of levels it falls into.
+        min_cell : serve only cells that at least so many accepted people share over all columns of the record; more
+            than 1 needs ``record="cell"``, and guards against linking an explanation to a person.
+        clamp : pull values beyond the schema's range to its ends instead of refusing them.
+        progress : show a progress bar.
+        """
+        checks.integer("min_cell", min_cell, 1)
+        if record not in ("row", "cell"):
+            raise UnknownName("record", got=repr(record), expected="row or cell")
+        if min_cell > 1 and record != "cell":
+            raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
+        table = Table(frame)
+        for name in schema.names:
+            table.column(name)
+        keep = _accepted(table, schema, model, accepted)
+        if not keep.any():
+            raise EmptyDatabase("accepted", got=f"none of {table.count} rows", expected="at least one")
+        chosen = table.rows(keep)
+        codes = _quantise(chosen, schema, clamp, progress)
+        people = len(codes)
+
+        frequent = np.arange(people)
+        if min_cell > 1:
+            _, cell, share = np.unique(codes, axis=0, return_inverse=True, return_counts=True)
+            frequent = np.flatnonzero(share[cell.reshape(-1)] >= min_cell)
+            if not frequent.size:
+                raise EmptyDatabase("min_cell", got=f"no cell of {min_cell} people", expected="at least one")
+        first = frequent[np.unique(codes[frequent][:, schema.costed], axis=0, return_index=True)[1]]
+        kept = np.zeros(people, dtype=bool)
+        kept[first] = True
+        order = np.argsort(np.argsort(first))  # `rows` keeps the frame's order; the codes' order comes after
+        records = encode(schema, record, codes[kept], chosen.rows(kept))[order]
+        counts = Counts(
+            seen=table.count,
+            accepted=people,
+            too_rare=people - frequent.size,
+            duplicates=frequent.size - first.size,
+            rows=first.size,
+        )
+        narrow = np.min_scalar_type(max(f.largest for f in schema.features))
+        return cls(
+            schema=schema,
+            record=record,
+            min_cell=min_cell,
+            counts=counts,
+            codes=codes[first].astype(narrow),
+            records=records,
+            source=np.flatnonzero(keep)[first],
+        )
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of everything in the bundle, in hexadecimal."""
+        return self._manifest().digest
+
+    def _manifest(self) -> _Manifest:
+        manifest = _Manifest(
+            schema=msgspec.to_builtins(self.schema),
+            record=self.record,
+            min_cell=self.min_cell,
+            counts=self.counts,
+            codes=_describe(self.codes),
+            records=_describe(self.records),
+        )
+        return msgspec.structs.replace(manifest, digest=hashlib.sha256(_json(manifest)).hexdigest())
+
+    def save(self, path: str | Path) -> None:
+        """Write the bundle, atomically: a reader sees the old file or the new one, whole."""
+        path = Path(path)
+        manifest = _json(self._manifest())
+        head = _MAGIC + len(manifest).to_bytes(8, "little") + manifest
+        try:
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        except OSError as error:
+            raise InvalidBundle(str(path), got=error.strerror, expected="a place that can be written") from None
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for part in (head, _little(self.codes), _little(self.records)):
+                    file.write(bytes(-file.tell() % _ALIGN))
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def open(cls, path: str | Path) -> Database:
+        """Open a bundle, memory-mapped, after checking every byte of it."""
+        path = Path(path)
+        try:
+            data = np.memmap(path, dtype=np.uint8, mode="r")
+        except (OSError, ValueError) as error:
+            raise InvalidBundle(
+                str(path), got=getattr(error, "strerror", None) or "an empty file", expected="a bundle"
+            ) from None
+        try:
+            return cls._parse(data)
+        except InvalidInput as error:
+            raise InvalidBundle(str(path), got=f"{error.what}: {error.got}", expected=error.expected) from None
+
+    @classmethod
+    def _parse(cls, data: Bytes) -> Database:
+        start = len(_MAGIC) + 8
+        if data[: len(_MAGIC)].tobytes() != _MAGIC:
+            raise InvalidBundle("first line", got="something else", expected=_MAGIC.decode().strip())
+        length = int.from_bytes(data[len(_MAGIC) : start].tobytes(), "little")
+        if length > data.size - start:
+            raise InvalidBundle("manifest", got="a truncated file", expected=f"{length} bytes of manifest")
+        raw = data[start : start + length].tobytes()
+        try:
+            manifest = msgspec.json.decode(raw, type=_Manifest)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise InvalidBundle("manifest", got="something that cannot be read", expected="JSON of version 1") from None
+        unsigned = _json(msgspec.structs.replace(manifest, digest=""))
+        if _json(manifest) != raw or hashlib.sha256(unsigned).hexdigest() != manifest.digest:
+            raise InvalidBundle("manifest", got="altered bytes", expected="the digest it was written with")
+        schema = Schema.from_builtins(manifest.schema, "schema of the bundle")
+
+        end = start + length
+        arrays = []
+        for name, about in (("codes", manifest.codes), ("records", manifest.records)):
+            begin = end + -end % _ALIGN
+            size = about.shape[0] * about.shape[1] * np.dtype(about.dtype).itemsize
+            if data.size < begin + size:
+                raise InvalidBundle(
+                    name, got=f"a file of {data.size} bytes", expected=f"{begin + size}: it is truncated"
+                )
+            if data[end:begin].any():
+                raise InvalidBundle(name, got="bytes set before it", expected="zeros")
+            end = begin + size
+            arrays.append(data[begin:end].view(about.dtype).reshape(about.shape))
+            if _describe(arrays[-1]).sha256 != about.sha256:
+                raise InvalidBundle(name, got="altered bytes", expected="the SHA-256 in the manifest")
+        if end != data.size:
+            raise InvalidBundle("end", got=f"{data.size - end} bytes more", expected="nothing after the records")
+        codes, records = arrays
+        if records.shape[1] != layout(schema, manifest.record).itemsize or codes.shape[1] != len(schema.features):
+            raise WrongShape("arrays", got=f"{codes.shape} and {records.shape}", expected="those of the schema")
+        return cls(
+            schema=schema,
+            record=manifest.record,
+            min_cell=manifest.min_cell,
+            counts=manifest.counts,
+            codes=codes,
+            records=records,
+        )
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _little(array: Codes | Bytes) -> bytes:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _describe(array: Codes | Bytes) -> _Array:
+    dtype = np.dtype(array.dtype).newbyteorder("<").str
+    rows, columns = array.shape
+    digest = hashlib.sha256()
+    for start in range(0, rows, _CHUNK):
+        digest.update(_little(array[start : start + _CHUNK]))
+    return _Array(dtype=dtype, shape=(rows, columns), sha256=digest.hexdigest())
+
+
+def _quantise(table: Table, schema: Schema, clamp: bool, progress: bool) -> Codes:
+    """Return the codes of all rows, feature by feature, under a progress bar where one is wanted."""
+    codes = np.empty((table.count, len(schema.features)), dtype=np.uint16)
+    with Progress(disable=not progress, transient=True) as bar:
+        task = bar.add_task("quantising", total=table.count * len(schema.features))
+        for j, feature in enumerate(schema.features):
+            column = table.column(feature.name)
+            for chunk in _chunks(table.count):
+                codes[chunk, j] = _chunk_codes(feature, column, chunk, clamp)
+                bar.advance(task, chunk.stop - chunk.start)
+    return codes
+
+
+def _chunk_codes(feature: Any, column: Any, chunk: slice, clamp: bool) -> Vector:
+    try:
+        return feature.codes(column[chunk], clamp=clamp)  # type: ignore[no-any-return]
+    except InvalidInput as error:
+        row = error.what.removeprefix(feature.name).strip("[]")
+        where = f"{feature.name}[{int(row) + chunk.start}]" if row.isdigit() else error.what
+        raise type(error)(where, got=error.got, expected=error.expected) from None
+
+
+def _chunks(count: int) -> Iterator[slice]:
+    return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
+
+
+def _accepted(table: Table, schema: Schema, model: Any, accepted: Any) -> Any:
+    """Return, for every row, whether it is accepted."""
+    if model is None and accepted is None:
+        raise WrongType("accepted", got="no model and no column", expected="one that says who is accepted")
+    if model is None:
+        column, label = accepted if isinstance(accepted, tuple) and len(accepted) == 2 else (accepted, None)
+        verdicts, what = _as_list(table.column(column)), f"column {column!r}"
+    else:
+        verdicts, label, what = _verdicts(table, schema, model), accepted, "model"
+    if len(verdicts) != table.count:
+        raise WrongShape(what, got=f"{len(verdicts)} verdicts", expected=f"one for each of {table.count} rows")
+    if label is not None:
+        if plain(label) not in set(verdicts):
+            raise EmptyDatabase(what, got=f"no row with {label!r}", expected="at least one")
+        return np.array([v == label for v in verdicts])
+    odd = next((v for v in verdicts if v not in (0, 1)), None)
+    if odd is not None or None in verdicts:
+        raise WrongType(what, got=repr(odd), expected="True or False, 1 or 0; or say which label means accepted")
+    return np.array([bool(v) for v in verdicts])
+
+
+def _verdicts(table: Table, schema: Schema, model: Any) -> list[Any]:
+    predict: Callable[[Any], Any] | None = getattr(model, "predict", None)
+    if predict is not None:
+        names = [str(n) for n in getattr(model, "feature_names_in_", schema.names)]
+        return _as_list(predict(table.select(names)))
+    if callable(model):
+        return _as_list(model(table.select(table.names)))
+    raise WrongType("model", got=type(model).__name__, expected="a classifier with predict, or a function")
+
+
+def _as_list(values: Any) -> list[Any]:
+    items = values.to_list() if hasattr(values, "to_list") else list(values)
+    return [plain(item) for item in items]

@@ -1,0 +1,163 @@
+"""What an institution and its applicants agree on in public: schema, scheme, tariff, and records a question gets.
+
+A `table` deployment takes every preference. A `linear` one (or `weighted`, `even_norm`) takes weights and immutable
+features, an `euclidean` one none at all: their features are stretched to equal levels, and categories must be one-hot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import checks
+from .arrays import Codes, Vector
+from .errors import NotOffered, OutOfRange
+from .features import Categorical, Feature
+from .forms import Form, Question, make_form
+from .preferences import Costs, Preferences, Tariff, compile_costs
+from .records import RecordKind
+from .reveals import make_reveal
+from .schema import Schema
+from .scheme import Scheme, pair_named
+
+_STRETCHED = ("euclidean", "weighted", "linear", "even_norm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Everything public that a question depends on.
+
+    Security: public.
+    """
+
+    schema: Schema
+    scheme: Scheme
+    tariff: Tariff
+    record: RecordKind = "row"
+    k: int = 1  # records that one question gets
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        *,
+        scheme: str = "table/differences",
+        record: RecordKind = "row",
+        k: int = 1,
+        max_weight: int = 10,
+        shuffle: bool = True,
+        d_min: int = 1,
+        norm: int = 4,
+        servers: int | None = None,
+        collusion: int | None = None,
+    ) -> Deployment:
+        """Choose the public numbers; the field follows from them."""
+        checks.integer("k", k, 1)
+        form_name, reveal_name = pair_named(scheme)
+        reveal = make_reveal(reveal_name, shuffle=shuffle, d_min=d_min)
+        if k > 1 and not reveal.exact:
+            raise NotOffered(
+                "k", got=f"{k} records from {reveal_name}", expected="1: a mask keeps the nearest row alone"
+            )
+        tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
+        form = _form(form_name, tariff, norm)
+        made = Scheme.of(form, reveal, servers=servers, collusion=collusion)
+        return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
+
+    @property
+    def unit(self) -> int:
+        """The cost, at weight 1, of a change across a whole range."""
+        return self.tariff.unit if self.scheme.form.name == "table" else self.tariff.stretch ** _power(self.scheme.form)
+
+    def rows(self, codes: Codes | Vector) -> Codes:
+        """Return a database's codes as the form scans them."""
+        if self.scheme.form.name == "table":
+            return self.scheme.form.load(codes[:, self.schema.costed])
+        return self.scheme.form.load(_stretched(self.tariff, codes[:, self.schema.costed]))
+
+    def question(self, own: Vector, preferences: Preferences) -> tuple[Question, Costs]:
+        """Return the question that a person with these codes asks, and the costs that explain its answer.
+
+        Security: both are private to the applicant. The question's shape is the same whatever they prefer.
+        """
+        costs = compile_costs(self.tariff, own[self.schema.costed], preferences)
+        if self.scheme.form.name == "table":
+            return Question(costs=costs.tables), costs
+        return self._stretched_question(costs, preferences)
+
+    def _stretched_question(self, costs: Costs, preferences: Preferences) -> tuple[Question, Costs]:
+        form = self.scheme.form
+        offered = ("weights", "immutable") if form.name != "euclidean" else ()
+        for given in ("weights", "immutable", "ranges", "increase_only", "decrease_only", "forbidden", "costs"):
+            if getattr(preferences, given) and given not in offered:
+                raise NotOffered(given, got=f"{given} in a deployment of {form.name}", expected="a table deployment")
+        if preferences.metric != "l2":
+            raise NotOffered("metric", got=preferences.metric, expected=f"l2: the deployment is {form.name}")
+        weights, tables = [], []
+        for feature, a in zip(costs.features, costs.own.tolist(), strict=True):
+            w = preferences.weights.get(feature.name, 1)
+            w = form.max_weight if feature.name in preferences.immutable else w
+            levels = _columns(self.tariff, feature, np.arange(feature.largest + 1))
+            tables.append(w * (np.abs(levels - levels[a]) ** _power(form)).sum(axis=1))
+            weights += [w] * levels.shape[1]
+        x = _stretched(self.tariff, costs.own[None, :])[0]
+        question = Question(x, None if form.name == "euclidean" else weights)
+        return question, Costs(costs.features, costs.own, tables, costs.allowed)
+
+    def choose(self, relative: Vector, spread: float = 0.0) -> list[int]:
+        """Return the k positions to fetch: the nearest, each next one at least `spread` (in whole ranges) farther.
+
+        Where too few are that far apart, the nearest of the others fill up: exactly k are fetched (rule 10).
+        """
+        if not spread >= 0:
+            raise OutOfRange("spread", got=spread, expected="0 or more")
+        order = np.argsort(relative, kind="stable")
+        chosen: list[int] = []
+        for position in order.tolist():
+            if len(chosen) < self.k and (not chosen or relative[position] - relative[chosen[-1]] >= spread * self.unit):
+                chosen.append(position)
+        rest = (position for position in order.tolist() if position not in set(chosen))
+        while len(chosen) < min(self.k, len(order)):
+            chosen.append(next(rest))
+        return chosen
+
+
+def _power(form: Form) -> int:
+    return int(getattr(form, "norm", 2))
+
+
+def _form(name: str, tariff: Tariff, norm: int) -> Form:
+    features = tariff.schema.cost_features
+    if name == "table":
+        return make_form(name, levels=[f.largest for f in features], d=len(features), cap=tariff.forbidden)
+    if name not in _STRETCHED:
+        raise NotOffered(
+            "scheme", got=name, expected=f"a form that is a cost of change: table, {', '.join(_STRETCHED)}"
+        )
+    for f in features:
+        if f.ordered and f.missing == "level":
+            raise NotOffered(f.name, got=f"a missing level in a deployment of {name}", expected="a table deployment")
+        if isinstance(f, Categorical) and f.encoding == "mismatch" and f.largest > 1:
+            raise NotOffered(f.name, got=f"mismatch costs in a deployment of {name}", expected='encoding = "one-hot"')
+    columns = sum(_columns(tariff, f, np.zeros(1, dtype=np.int64)).shape[1] for f in features)
+    own: dict[str, Any] = {"norm": norm} if name == "even_norm" else {}
+    if name != "euclidean":
+        power = own.get("norm", 2)
+        cap = tariff.max_weight * tariff.stretch**power * 2  # one-hot categories change two columns
+        own["max_weight"] = len(features) * cap + tariff.d_min
+    return make_form(name, levels=tariff.stretch, d=columns, **own)
+
+
+def _columns(tariff: Tariff, feature: Feature, codes: Vector) -> Vector:
+    """Return a feature's codes stretched to the tariff's levels: one column, or one for each category."""
+    if isinstance(feature, Categorical) and feature.encoding == "one-hot":
+        chosen = codes[:, None] == np.arange(feature.largest + 1)
+        return np.where(chosen, tariff.stretch, 0).astype(np.int64)
+    return np.asarray(np.rint(codes[:, None] * (tariff.stretch / feature.largest)), dtype=np.int64)
+
+
+def _stretched(tariff: Tariff, codes: Codes | Vector) -> Vector:
+    features = tariff.schema.cost_features
+    return np.concatenate([_columns(tariff, f, codes[:, j].astype(np.int64)) for j, f in enumerate(features)], axis=1)

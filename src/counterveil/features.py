@@ -1,0 +1,255 @@
+"""The kinds of feature that a schema knows, each with its levels: value to code and back.
+
+Security: public. A feature's range and levels are known to everyone who asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from numbers import Real
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Vector
+from .errors import MissingValue, OutOfRange, UnknownValue, WrongType
+
+Value = str | int | float | bool | None
+Plain = str | int | float | bool
+
+MOST_LEVELS = 65_534  # so that a code with its missing level fits two bytes
+
+
+class _Common(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
+):
+    """What all kinds have: a name, a label for people, a role, and what a missing value means."""
+
+    name: str
+    label: str = ""
+    role: Literal["feature", "record"] = "feature"  # "record": shown with the row, not part of its cost
+    missing: Literal["refuse", "level"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name: got nothing, expected a column's name")
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse fields that contradict each other."""
+
+    @property
+    def title(self) -> str:
+        """The feature's name as people read it."""
+        return self.label or self.name.replace("_", " ")
+
+    @property
+    def steps(self) -> int:
+        """R, the largest code of a value that is there."""
+        return max(1, len(self._listed()) - 1)
+
+    @property
+    def largest(self) -> int:
+        """The largest code there is: R, or one more where missing values have a level of their own."""
+        return self.steps + (self.missing == "level")
+
+    @property
+    def ordered(self) -> bool:
+        """Whether levels have an order, so that up and down mean something."""
+        return True
+
+    def codes(self, values: Sequence[Any], *, clamp: bool = False) -> Vector:
+        """Return the code of every value; refuse what has none, naming the row."""
+        gone = _missing(values)
+        if gone.any() and self.missing == "refuse":
+            raise MissingValue(f"{self.name}[{int(np.argmax(gone))}]", got="nothing", expected=self._expected())
+        codes = np.full(len(values), self.steps + 1, dtype=np.int64)
+        there = np.flatnonzero(~gone)
+        if gone.any():
+            values = values[there] if isinstance(values, np.ndarray) else [values[int(i)] for i in there]
+        codes[there] = self._codes(values, there, clamp)
+        return codes
+
+    def _codes(self, values: Sequence[Any], rows: NDArray[np.intp], clamp: bool) -> Vector:
+        """Return the codes of values that are there; `rows` says where they stood."""
+        lookup = {plain(value): code for code, value in enumerate(self._listed())}
+        codes = np.fromiter((lookup.get(plain(v), -1) for v in values), dtype=np.int64, count=len(values))
+        if (codes < 0).any():
+            first = int(np.argmax(codes < 0))
+            raise UnknownValue(f"{self.name}[{int(rows[first])}]", got=repr(values[first]), expected=self._expected())
+        return codes
+
+    def _listed(self) -> Sequence[Plain]:
+        return ()
+
+    def _expected(self) -> str:
+        listed = [repr(v) for v in self._listed()]
+        return "one of " + ", ".join(listed[:12]) + (", …" if len(listed) > 12 else "")
+
+    def value(self, code: int) -> Value:
+        """Return the value that a code stands for; None for the missing level."""
+        return None if code > self.steps else self._value(code)
+
+    def _value(self, code: int) -> Value:
+        return self._listed()[min(code, len(self._listed()) - 1)]
+
+    def show(self, value: Value) -> str:
+        """Write a value as people read it."""
+        return "not given" if is_missing(value) else self._show(value)
+
+    def _show(self, value: Value) -> str:
+        return str(value)
+
+
+class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
+    """A number from `low` to `high`, cut into `levels` equal parts (codes 0..levels) or steps of `step`.
+
+    With `log` the parts are equal on a logarithmic scale. `mad` is the median absolute deviation that the metric of
+    that name divides by.
+    """
+
+    low: float
+    high: float
+    levels: int | None = None
+    step: float | None = None
+    unit: str = ""
+    format: str = ""
+    log: bool = False
+    mad: float | None = None
+
+    def _check(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"high: got {self.high}, expected a number above low = {self.low}")
+        if (self.levels is None) == (self.step is None):
+            raise ValueError("levels: got both levels and step or neither, expected one of them")
+        if self.step is not None:
+            parts = (self.high - self.low) / self.step if self.step > 0 else 0.5
+            if self.log or not math.isclose(parts, round(parts), rel_tol=1e-9):
+                raise ValueError(f"step: got {self.step}, expected a number that divides high - low, and no log")
+        if not 1 <= self.steps <= MOST_LEVELS:
+            raise ValueError(f"levels: got {self.steps}, expected 1 to {MOST_LEVELS}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low: got {self.low}, expected a number above 0, since log is true")
+        if self.mad is not None and not self.mad > 0:
+            raise ValueError(f"mad: got {self.mad}, expected a number above 0")
+        try:
+            format(1.0, self.format)
+        except ValueError:
+            raise ValueError(f"format: got {self.format!r}, expected a Python format such as ',.0f'") from None
+
+    @property
+    def steps(self) -> int:
+        """R, the largest code of a value that is there."""
+        return self.levels if self.levels is not None else round((self.high - self.low) / (self.step or 1))
+
+    def _codes(self, values: Sequence[Any], rows: NDArray[np.intp], clamp: bool) -> Vector:
+        numbers = as_numbers(self.name, values)
+        slack = 1e-9 * (self.high - self.low)
+        outside = ~((numbers >= self.low - slack) & (numbers <= self.high + slack))
+        if outside.any() and not (clamp and np.isfinite(numbers).all()):
+            first = int(np.argmax(outside))
+            raise OutOfRange(f"{self.name}[{int(rows[first])}]", got=numbers[first], expected=self._expected())
+        return np.rint(self._position(np.clip(numbers, self.low, self.high)) * self.steps).astype(np.int64)
+
+    def _position(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return where numbers lie between low (0) and high (1)."""
+        if self.log:
+            return np.log(numbers / self.low) / math.log(self.high / self.low)
+        return (numbers - self.low) / (self.high - self.low)
+
+    def _expected(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+    def _value(self, code: int) -> Value:
+        part = code / self.steps
+        if self.log:
+            return float(self.low * (self.high / self.low) ** part)
+        value = self.low + (self.high - self.low) * part
+        return round(value, 10)
+
+    def _show(self, value: Value) -> str:
+        number = format(value, self.format or self._format())
+        return f"{number} {self.unit}".strip()
+
+    def _format(self) -> str:
+        width = (self.high - self.low) / self.steps
+        whole = float(self.low).is_integer() and float(width).is_integer()
+        return ",.0f" if whole or width >= 10 else f",.{max(0, 1 - math.floor(math.log10(width)))}f"
+
+
+class Ordinal(_Common, frozen=True, kw_only=True, tag="ordinal"):
+    """One of the values listed, from the least to the most."""
+
+    values: tuple[Plain, ...]
+
+    def _check(self) -> None:
+        _check_values(self.values)
+
+    def _listed(self) -> Sequence[Plain]:
+        return self.values
+
+
+class Categorical(Ordinal, frozen=True, kw_only=True, tag="categorical"):
+    """One of the values listed, in no order. A change costs 1, or 2 with one-hot encoding (two columns change)."""
+
+    encoding: Literal["mismatch", "one-hot"] = "mismatch"
+
+    @property
+    def ordered(self) -> bool:
+        """Whether levels have an order: no."""
+        return False
+
+
+class Boolean(_Common, frozen=True, kw_only=True, tag="boolean"):
+    """Yes or no; 1 and 0 are understood."""
+
+    def _listed(self) -> Sequence[Plain]:
+        return (False, True)
+
+    def _show(self, value: Value) -> str:
+        return "yes" if value else "no"
+
+
+Feature = Numeric | Ordinal | Categorical | Boolean
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a value is None, NaN, or a data frame's own mark for nothing."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA is neither equal to itself nor not
+        return True
+
+
+def _missing(values: Sequence[Any]) -> NDArray[np.bool_]:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
+    return np.fromiter((is_missing(v) for v in values), dtype=bool, count=len(values))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as plain Python, so that 1, 1.0, numpy.int64(1) and True look up alike."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def as_numbers(what: str, values: Sequence[Any]) -> NDArray[np.float64]:
+    """Accept numbers, or refuse: text, dates and truth values are not numbers."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+        return values.astype(np.float64)
+    for row, value in enumerate(values):
+        if isinstance(value, bool | np.bool) or not isinstance(value, Real | Decimal):
+            raise WrongType(f"{what}[{row}]", got=repr(value), expected="a number")
+    return np.array([float(v) for v in values], dtype=np.float64)
+
+
+def _check_values(values: Sequence[Plain]) -> None:
+    if not values:
+        raise ValueError("values: got none, expected at least one")
+    if len(set(values)) != len(values):
+        raise ValueError("values: got one twice, expected each once")
+    if len(values) > MOST_LEVELS:
+        raise ValueError(f"values: got {len(values)}, expected at most {MOST_LEVELS}")

@@ -1,0 +1,104 @@
+"""The whole system in one process: a database, its servers, and an applicant who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .arrays import Vector
+from .database import Database
+from .deployment import Deployment
+from .errors import OutOfRange, WrongShape
+from .explain import Explanation, explain
+from .features import plain
+from .frames import Table
+from .preferences import Costs, Preferences
+from .randomness import Fresh, new_key
+from .records import Record, decode
+from .scheme import run
+from .spir import make_spir
+
+
+class Local:
+    """All parties in one process; `ask` goes through the same messages as real servers would see."""
+
+    def __init__(self, database: Database, deployment: Deployment) -> None:
+        if deployment.k > len(database.codes):
+            raise OutOfRange("k", got=deployment.k, expected=f"at most {len(database.codes)}, the number of rows")
+        self.database, self.deployment = database, deployment
+        self._rows = deployment.rows(database.codes)
+        self._digest = deployment.scheme.digest(self._rows, database.records)
+
+    def ask(
+        self,
+        person: Any,
+        preferences: Preferences | Mapping[str, Any] | None = None,
+        *,
+        spread: float = 0.0,
+        clamp: bool = False,
+        **more: Any,
+    ) -> Explanation:
+        """Explain one rejection: the changes to the nearest accepted row, or why there is none.
+
+        Parameters
+        ----------
+        person : a mapping from feature to value, or a frame of one row.
+        preferences : `Preferences`, or a mapping of them; single ones may be keywords: ``immutable=["age"]``.
+        spread : where the deployment gives k > 1 records, how much farther each must be than the one before.
+        clamp : pull values beyond the schema's range to its ends instead of refusing them.
+        """
+        wishes = Preferences.of(preferences, **more)
+        values = as_person(person, self.deployment.schema.names)
+        own = self.deployment.schema.codes(values, clamp=clamp)
+        costs, fetched, _ = self.fetch(own, wishes, spread=spread)
+        given = {name: plain(values.get(name)) for name in self.deployment.schema.names}
+        costed, unit = self.deployment.schema.costed, self.deployment.unit
+        table = self.deployment.scheme.form.name == "table"
+        return explain(costs, wishes, given, fetched, costed, unit, fewest=table)
+
+    def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record], list[int]]:
+        """Play all parties for one question: N answers, then k record steps; return the records and their rows."""
+        deployment, scheme = self.deployment, self.deployment.scheme
+        question, costs = deployment.question(own, wishes)
+        key, applicant = new_key(), Fresh()
+        common = scheme.common(key, self._digest, ticket=new_key())
+        asked = run(scheme, self._rows, question, randomness=applicant, common=common)
+        positions = deployment.choose(scheme.reveal.relative(scheme.field, asked.revealed), spread)
+
+        held = self.database.records
+        spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
+        prepared = spir.prepare(held, scheme.common(key, self._digest))
+        order = common.order(len(held)) if scheme.reveal.shuffle else None
+        fetched = []
+        for request, position in enumerate(positions):
+            queries = enumerate(spir.query(len(held), position, applicant), start=1)
+            answers = [spir.answer(n, prepared, Q, common, order=order, request=request) for n, Q in queries]
+            fetched.append(decode(deployment.schema, deployment.record, spir.recover(answers)))
+        rows = positions if order is None else [int(order[p]) for p in positions]
+        return costs, fetched, rows
+
+
+def local(database: Database, scheme: str = "table/differences", **parameters: Any) -> Local:
+    """Run a deployment of this database in one process; `parameters` are those of `Deployment.of`.
+
+    >>> from counterveil import Database, Schema, local
+    >>> data = {"income": [1000, 2000, 3000, 4000], "loans": [0, 3, 1, 0], "accepted": [0, 0, 1, 1]}
+    >>> schema = Schema.infer(data, exclude=["accepted"])
+    >>> bank = local(Database.build(data, schema, accepted="accepted"))
+    >>> bank.ask({"income": 2000, "loans": 1}).text()
+    'Raise income from 2,000 to 3,000.'
+    """
+    return Local(database, Deployment.of(database.schema, scheme=scheme, record=database.record, **parameters))
+
+
+def as_person(person: Any, names: list[str]) -> dict[str, Any]:
+    """Return one person's values by feature, from a mapping, a series, or a frame of one row."""
+    if isinstance(person, Mapping):
+        return dict(person)
+    if hasattr(person, "to_dict") and hasattr(person, "index") and not hasattr(person, "columns"):
+        series: dict[str, Any] = person.to_dict()
+        return {name: value for name, value in series.items() if name in names}
+    table = Table(person)
+    if table.count != 1:
+        raise WrongShape("person", got=f"{table.count} rows", expected="one")
+    return {name: table.frame[name].to_list()[0] for name in table.names if name in names}

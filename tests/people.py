@@ -1,0 +1,197 @@
+"""Random frames, people and preferences, and what a search in the clear finds: written from the definitions, sharing no
+code with the package but the schema's fields."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
+
+Person = Mapping[str, Any]
+METRICS = ("l2", "l1", "mad", "heom")
+
+
+def data_file(name: str) -> Path:
+    """A file of COUNTERVEIL_DATA; without it the test is skipped, but not in CI."""
+    folder = os.environ.get("COUNTERVEIL_DATA")
+    path = Path(folder or "") / name
+    if folder and path.exists():
+        return path
+    reason = f"{name} is not here: set COUNTERVEIL_DATA to the folder that holds it"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def missing(value: Any) -> bool:
+    return value is None or value != value
+
+
+def level(f: Any, value: Any) -> int | None:
+    """The level a value falls into; None for a missing one."""
+    if missing(value):
+        return None
+    if isinstance(f, Numeric):
+        R = f.levels if f.levels is not None else round((f.high - f.low) / f.step)
+        if f.log:
+            return round(math.log(value / f.low) / math.log(f.high / f.low) * R)
+        return round((value - f.low) / (f.high - f.low) * R)
+    return int(value) if isinstance(f, Boolean) else list(f.values).index(value)
+
+
+def levels_of(f: Any) -> int:
+    if isinstance(f, Numeric):
+        return f.levels if f.levels is not None else round((f.high - f.low) / f.step)
+    return 1 if isinstance(f, Boolean) else max(1, len(f.values) - 1)
+
+
+def number(f: Numeric, at: int) -> float:
+    part = at / levels_of(f)
+    return f.low * (f.high / f.low) ** part if f.log else f.low + (f.high - f.low) * part
+
+
+def apart(f: Any, a: int | None, b: int | None, metric: str, schema: Schema) -> float:
+    """How far two levels of a feature are, as the metric's definition says."""
+    one_hot = isinstance(f, Categorical) and f.encoding == "one-hot" and metric != "heom"
+    if a == b:
+        return 0.0
+    if a is None or b is None or isinstance(f, Categorical):
+        return 2.0 if one_hot else 1.0
+    if metric == "mad":
+        widest = max([1.0] + [(g.high - g.low) / (g.mad or 1) for g in schema.cost_features if isinstance(g, Numeric)])
+        if isinstance(f, Numeric):
+            return min(1.0, abs(number(f, a) - number(f, b)) / (f.mad or 1) / widest)
+        return min(1.0, abs(a - b) / widest)
+    share = abs(a - b) / levels_of(f)
+    return share if metric == "l1" else share**2
+
+
+def holds(f: Any, own: Person, row: Person, wishes: Mapping[str, Any]) -> bool:
+    """Whether the constraints on a feature hold for a row."""
+    a, b, name = level(f, own.get(f.name)), level(f, row[f.name]), f.name
+    if name in wishes.get("immutable", ()) and a != b:
+        return False
+    for kind, sign in (("increase_only", 1), ("decrease_only", -1)):
+        if name in wishes.get(kind, ()) and a != b and (a is None or b is None or sign * (b - a) < 0):
+            return False
+    if name in wishes.get("ranges", {}):
+        low, high = wishes["ranges"][name]
+        if b is None:
+            return False
+        if isinstance(f, Numeric):
+            low = -math.inf if low is None else low - 1e-6
+            high = math.inf if high is None else high + 1e-6
+            if not low <= number(f, b) <= high:
+                return False
+        elif (low is not None and b < level(f, low)) or (high is not None and b > level(f, high)):  # type: ignore[operator]
+            return False
+    return not any(b == level(f, value) for value in wishes.get("forbidden", {}).get(name, ()))
+
+
+def feasible(schema: Schema, own: Person, row: Person, wishes: Mapping[str, Any]) -> bool:
+    return all(holds(f, own, row, wishes) for f in schema.cost_features)
+
+
+def cost(schema: Schema, own: Person, row: Person, wishes: Mapping[str, Any]) -> int:
+    """The cost of a row, in units of a tariff whose full range costs max(R², 100)."""
+    most = max([levels_of(f) for f in schema.cost_features if not isinstance(f, Categorical)], default=1)
+    unit, total = max(most**2, 100), 0
+    for f in schema.cost_features:
+        a, b = level(f, own.get(f.name)), level(f, row[f.name])
+        if f.name in wishes.get("costs", {}):
+            said = {level(f, value): c for value, c in wishes["costs"][f.name].items()}
+            distance = said.get(b, 0.0 if a == b else 1.0)
+        else:
+            distance = apart(f, a, b, wishes.get("metric", "l2"), schema)
+        total += round(round(unit * distance, 6)) * wishes.get("weights", {}).get(f.name, 1)
+    return total
+
+
+def search(schema: Schema, own: Person, rows: list[Person], wishes: Mapping[str, Any]) -> int | None:
+    """The least cost of a feasible row, in the clear; None if there is none."""
+    return min((cost(schema, own, row, wishes) for row in rows if feasible(schema, own, row, wishes)), default=None)
+
+
+def random_wishes(
+    rng: np.random.Generator, schema: Schema, own: Person, metric: str, tightness: float
+) -> dict[str, Any]:
+    """Preferences of every kind, on random features."""
+    wishes: dict[str, Any] = {
+        "metric": metric, "weights": {}, "immutable": [], "ranges": {}, "increase_only": [], "decrease_only": [],
+        "forbidden": {}, "costs": {},
+    }  # fmt: skip
+    for f in schema.cost_features:
+        if rng.random() < 0.4:
+            wishes["weights"][f.name] = int(rng.integers(1, 11))
+        ordered = not isinstance(f, Categorical)
+        kinds = ["immutable", "forbidden", "costs"] + ["ranges", "increase_only", "decrease_only"] * ordered
+        if rng.random() < tightness:
+            _add_wish(rng, wishes, str(rng.choice(kinds)), f, own)
+    return wishes
+
+
+def _add_wish(rng: np.random.Generator, wishes: dict[str, Any], kind: str, f: Any, own: Person) -> None:
+    values = [f.value(code) for code in range(levels_of(f) + 1)]
+    if kind in ("immutable", "increase_only", "decrease_only"):
+        wishes[kind].append(f.name)
+    elif kind == "ranges":
+        low, high = sorted(rng.integers(0, len(values), 2).tolist())
+        wishes[kind][f.name] = (
+            None if rng.random() < 0.3 else values[low],
+            None if rng.random() < 0.3 else values[high],
+        )
+    elif kind == "forbidden":
+        banned = [v for v in values if v != f.value(level(f, own.get(f.name)) or 0)][:2]
+        wishes[kind][f.name] = banned
+    else:
+        chosen = rng.choice(len(values), size=min(3, len(values)), replace=False)
+        wishes[kind][f.name] = {values[i]: float(rng.random()) for i in chosen}
+
+
+def random_case(seed: int, count: int) -> tuple[Schema, dict[str, list[Any]]]:
+    """A schema of random kinds, and a frame that fits it; the column `accepted` says who was."""
+    rng = np.random.default_rng(seed)
+    features: list[Any] = []
+    frame: dict[str, list[Any]] = {}
+    for j in range(int(rng.integers(1, 7))):
+        name, gaps = f"f{j}", bool(rng.random() < 0.3)
+        common: dict[str, Any] = {"name": name, "missing": "level" if gaps else "refuse"}
+        kind = int(rng.integers(0, 5))
+        if kind == 0:
+            low, R = float(rng.integers(-50, 50)), int(rng.integers(1, 60))
+            f: Any = Numeric(low=low, high=low + R / 2, step=0.5, mad=float(rng.integers(1, 9)), **common)
+            column = [float(v) for v in rng.uniform(f.low, f.high, count)]
+        elif kind == 1:
+            f = Numeric(low=1, high=10_000, levels=int(rng.integers(1, 40)), log=True, mad=20.0, **common)
+            column = [float(v) for v in np.exp(rng.uniform(0, math.log(10_000), count))]
+        elif kind == 2:
+            f = Boolean(**common)
+            column = [bool(v) for v in rng.integers(0, 2, count)]
+        else:
+            values = tuple(f"v{i}" for i in range(int(rng.integers(1, 7))))
+            encoding: Any = "one-hot" if rng.random() < 0.4 else "mismatch"
+            f = (
+                Ordinal(values=values, **common)
+                if kind == 3
+                else Categorical(values=values, encoding=encoding, **common)
+            )
+            column = [str(v) for v in rng.choice(values, count)]
+        if gaps:
+            column = [None if rng.random() < 0.15 else v for v in column]
+        features.append(f)
+        frame[name] = column
+    frame["accepted"] = [bool(v) for v in rng.random(count) < 0.6]
+    frame["accepted"][0] = True
+    return Schema(features=tuple(features)), frame
+
+
+def rows_of(frame: Mapping[str, list[Any]]) -> list[Person]:
+    names = list(frame)
+    return [dict(zip(names, row, strict=True)) for row in zip(*frame.values(), strict=True)]
