@@ -39,16 +39,16 @@ def level(f: Any, value: Any) -> int | None:
     if missing(value):
         return None
     if isinstance(f, Numeric):
-        R = f.levels if f.levels is not None else round((f.high - f.low) / f.step)
+        R = levels_of(f)
         if f.log:
             return round(math.log(value / f.low) / math.log(f.high / f.low) * R)
-        return round((value - f.low) / (f.high - f.low) * R)
+        return round(float(value - f.low) / (f.high - f.low) * R)
     return int(value) if isinstance(f, Boolean) else list(f.values).index(value)
 
 
 def levels_of(f: Any) -> int:
     if isinstance(f, Numeric):
-        return f.levels if f.levels is not None else round((f.high - f.low) / f.step)
+        return f.levels if f.levels is not None else round((f.high - f.low) / (f.step or 1))
     return 1 if isinstance(f, Boolean) else max(1, len(f.values) - 1)
 
 
@@ -167,7 +167,7 @@ def random_case(seed: int, count: int) -> tuple[Schema, dict[str, list[Any]]]:
         if kind == 0:
             low, R = float(rng.integers(-50, 50)), int(rng.integers(1, 60))
             f: Any = Numeric(low=low, high=low + R / 2, step=0.5, mad=float(rng.integers(1, 9)), **common)
-            column = [float(v) for v in rng.uniform(f.low, f.high, count)]
+            column: list[Any] = [float(v) for v in rng.uniform(f.low, f.high, count)]
         elif kind == 1:
             f = Numeric(low=1, high=10_000, levels=int(rng.integers(1, 40)), log=True, mad=20.0, **common)
             column = [float(v) for v in np.exp(rng.uniform(0, math.log(10_000), count))]

@@ -122,7 +122,7 @@ def test_german_credit(metric: str, german: tuple[Schema, list[Person], list[Per
 
 def wine() -> tuple[Schema, list[Person], list[Person]]:
     with data_file("winequality-white.csv").open() as file:
-        people = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file, delimiter=";")]
+        people: list[Person] = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file, delimiter=";")]
     columns = {name: [p[name] for p in people] for name in people[0]}
     schema = Schema.infer(columns, exclude=["quality"], most_levels=50)
     good, bad = ([p for p in people if (p["quality"] >= 5) is side] for side in (True, False))
@@ -273,7 +273,7 @@ def test_heom_agrees_with_a_plain_heom_nearest_neighbour(german: tuple[Schema, l
                 total += ((values.index(a[f.name]) - values.index(b[f.name])) / (len(values) - 1)) ** 2
             else:
                 total += float(a[f.name] != b[f.name])
-        return total**0.5
+        return float(total**0.5)
 
     # amounts are the only feature coarser than its data: half a step on either side
     step = 250 / 20_000

@@ -85,8 +85,6 @@ def inspect(bundle: Path) -> None:
     """Check BUNDLE and show what it holds."""
     held = Database.open(bundle)
     counts = held.counts
-    console = Console()
-    facts = Grid(show_header=False, box=None)
     for name, value in (
         ("digest", held.digest),
         ("people seen", f"{counts.seen:,}"),
@@ -96,16 +94,17 @@ def inspect(bundle: Path) -> None:
         ("rows served", f"{counts.rows:,}"),
         ("a record is", f"a {held.record} of {held.records.shape[1]} bytes"),
     ):
-        facts.add_row(name, value)
-    console.print(facts)
+        click.echo(f"{name:<27}{value}")
     grid = Grid(title="Features")
-    for heading in ("feature", "kind", "role", "levels", "from", "to"):
-        grid.add_column(heading, justify="right" if heading == "levels" else "left")
+    grid.add_column("feature", no_wrap=True)
+    grid.add_column("kind", no_wrap=True)
+    grid.add_column("levels", justify="right")
+    grid.add_column("from")
+    grid.add_column("to")
     for f in held.schema.features:
-        kind = type(f).__name__.lower()
-        ends = (f.show(f.value(0)), f.show(f.value(f.steps)))
-        grid.add_row(f.title, kind, f.role, str(f.largest + 1), *ends)
-    console.print(grid)
+        kind = type(f).__name__.lower() + (", shown only" if f.role == "record" else "")
+        grid.add_row(f.title, kind, str(f.largest + 1), f.show(f.value(0)), f.show(f.value(f.steps)))
+    Console().print(grid)
 
 
 def _typed(value: str) -> Any:

@@ -122,6 +122,9 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
     mad: float | None = None
 
     def _check(self) -> None:
+        for name in ("low", "high", "step", "mad"):  # so that 1 and 1.0 make the same schema, byte for byte
+            if getattr(self, name) is not None:
+                msgspec.structs.force_setattr(self, name, float(getattr(self, name)))
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"high: got {self.high}, expected a number above low = {self.low}")
         if (self.levels is None) == (self.step is None):
@@ -176,9 +179,10 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         return f"{number} {self.unit}".strip()
 
     def _format(self) -> str:
+        """Return a format with as many digits as a step has, or two that count where it has no end."""
         width = (self.high - self.low) / self.steps
-        whole = float(self.low).is_integer() and float(width).is_integer()
-        return ",.0f" if whole or width >= 10 else f",.{max(0, 1 - math.floor(math.log10(width)))}f"
+        few = next((n for n in range(6) if math.isclose(round(width, n), width, rel_tol=1e-9)), None)
+        return f",.{max(0, 1 - math.floor(math.log10(width))) if few is None else few}f"
 
 
 class Ordinal(_Common, frozen=True, kw_only=True, tag="ordinal"):

@@ -209,12 +209,14 @@ def _numeric(
         raise MissingValue(name, got="no finite number", expected="at least one")
     low, high = float(finite.min()), float(finite.max())
     mad = float(np.median(np.abs(finite - np.median(finite))))
+    if high - low < 1e-9 * max(1.0, abs(high)):
+        high = low
     step = _nice_step((high - low) / most, whole)
     if round_outwards:
         unit = max(step, _nice_step((high - low) / 10, whole))
         low, high = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
     high = max(high, low + step)
-    low, high = round(low, 10), round(high, 10)
+    low, high = (float(f"{end:.12g}") for end in (low, high))
     parts = (high - low) / step
     divides = math.isclose(parts, round(parts), rel_tol=1e-9)
     return Numeric(
@@ -236,7 +238,7 @@ def _nice_step(least: float, whole: bool) -> float:
         return 1
     power = 10.0 ** math.floor(math.log10(least))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-12))
-    return round(step, 12)
+    return float(f"{step:.12g}")
 
 
 __all__ = ["Boolean", "Categorical", "Feature", "Numeric", "Ordinal", "Plain", "Schema"]

@@ -1,0 +1,102 @@
+"""The command line, as a person uses it: a real process, its exit code, and what it prints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from counterveil import Database, Schema
+from counterveil.datasets import german_credit
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')"]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    frame, schema = german_credit()
+    frame.write_csv(folder / "credit.csv")
+    frame.write_parquet(folder / "credit.parquet")
+    schema.save(folder / "credit.toml")
+    return folder
+
+
+def test_from_csv_to_bundle(folder: Path) -> None:
+    guessed = run("schema", "infer", folder / "credit.csv", "--exclude", "credit", "-o", folder / "guess.toml")
+    assert guessed.returncode == 0, guessed.stderr
+    assert "20 features. Look it over before you build: it is public." in guessed.stdout
+    assert len(Schema.load(folder / "guess.toml").features) == 20
+    printed = run("schema", "infer", folder / "credit.parquet", "--exclude", "credit", "--levels", 10)
+    assert Schema.from_toml(printed.stdout).feature("amount").steps <= 22
+
+    for source in ("credit.csv", "credit.parquet"):
+        built = run("build", folder / source, "--schema", folder / "credit.toml", "--accepted", "credit=good",
+                    "-o", folder / f"{source}.bundle")  # fmt: skip
+        assert built.returncode == 0, built.stderr
+        assert "700 rows of 700 accepted people." in built.stdout
+    assert (folder / "credit.csv.bundle").read_bytes() == (folder / "credit.parquet.bundle").read_bytes()
+
+    shown = run("inspect", folder / "credit.csv.bundle")
+    assert shown.returncode == 0, shown.stderr
+    assert Database.open(folder / "credit.csv.bundle").digest in shown.stdout
+    for words in ("rows served", "700", "amount of the credit", "20,000 DM", "a row of"):
+        assert words in shown.stdout
+
+
+def test_cells_of_enough_people(folder: Path) -> None:
+    frame = pl.DataFrame({"x": [1, 1, 1, 2], "ok": [True] * 4})
+    frame.write_csv(folder / "cells.csv")
+    run("schema", "infer", folder / "cells.csv", "--exclude", "ok", "-o", folder / "cells.toml")
+    common = ["build", folder / "cells.csv", "--schema", folder / "cells.toml", "--accepted", "ok"]
+    built = run(*common, "--record", "cell", "--min-cell", 3, "-o", folder / "cells.bundle")
+    assert "1 rows of 4 accepted people." in built.stdout, built.stderr
+
+
+ERRORS: list[tuple[list[str], str]] = [
+    (["schema", "infer", "none.csv"], "none.csv: got no such file, expected a CSV or Parquet file"),
+    (["schema", "infer", "credit.toml"], "credit.toml: got .toml, expected .csv or .parquet"),
+    (["schema", "infer", "credit.csv", "--exclude", "hat"], "exclude: got 'hat', expected one of checking_account"),
+    (["schema", "infer", "empty.csv"], "empty.csv: got"),
+    (["schema", "infer", "header.csv"], "frame: got no rows, expected at least one"),
+    (["build", "credit.csv", "--schema", "none.toml", "--accepted", "credit=good"], "none.toml: got No such file"),
+    (["build", "credit.csv", "--schema", "bad.toml", "--accepted", "credit=good"], "bad.toml, feature 'age', low: got"),
+    (["build", "credit.csv", "--schema", "credit.toml", "--accepted", "hat"], "column: got 'hat', expected one of"),
+    (["build", "credit.csv", "--schema", "credit.toml", "--accepted", "credit"], "column 'credit': got 'good'"),
+    (["build", "credit.csv", "--schema", "credit.toml", "--accepted", "credit=fine"], "got no row with 'fine'"),
+    (["build", "small.csv", "--schema", "small.toml", "--accepted", "ok"], "x[1]: got 99.0, expected 0 to 10"),
+    (["build", "gap.csv", "--schema", "small.toml", "--accepted", "ok"], "x[1]: got nothing, expected 0 to 10"),
+    (["build", "text.csv", "--schema", "small.toml", "--accepted", "ok"], "x[0]: got 'a', expected a number"),
+    (["build", "none.csv", "--schema", "small.toml", "--accepted", "ok"], "none.csv: got no such file"),
+    (["build", "rejected.csv", "--schema", "small.toml", "--accepted", "ok"], "accepted: got none of 1 rows"),
+    (["inspect", "credit.csv"], "credit.csv: got first line: something else, expected COUNTERVEIL BUNDLE 1"),
+    (["inspect", "none.bundle"], "none.bundle: got No such file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), ERRORS)
+def test_errors_are_one_line_and_exit_code_2(folder: Path, arguments: list[str], message: str) -> None:
+    (folder / "empty.csv").write_text("")
+    (folder / "header.csv").write_text("x,ok\n")
+    (folder / "bad.toml").write_text('[[feature]]\nname = "age"\nkind = "numeric"\nlow = "a"\nhigh = 1\nlevels = 1\n')
+    (folder / "small.toml").write_text('[[feature]]\nname = "x"\nkind = "numeric"\nlow = 0\nhigh = 10\nlevels = 10\n')
+    (folder / "small.csv").write_text("x,ok\n1,true\n99,true\n")
+    (folder / "gap.csv").write_text("x,ok\n1,true\n,true\n")
+    (folder / "text.csv").write_text("x,ok\na,true\n")
+    (folder / "rejected.csv").write_text("x,ok\n1,false\n")
+    paths = [str(folder / a) if "." in a and not a.startswith("-") else a for a in arguments]
+    if arguments[0] == "build":
+        paths += ["-o", str(folder / "out.bundle")]
+    failed = run(*paths)
+    assert failed.returncode == 2
+    assert message in failed.stderr
+    assert failed.stderr.startswith("counterveil: ")
+    assert failed.stderr.count("\n") == 1
+    assert "Traceback" not in failed.stderr
+    assert not (folder / "out.bundle").exists()

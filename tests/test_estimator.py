@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from counterveil.datasets import german_credit
+from counterveil.errors import EmptyDatabase, OutOfRange
+from counterveil.estimator import PrivateCounterfactuals
+from counterveil.frames import Table
+
+
+@parametrize_with_checks([PrivateCounterfactuals(), PrivateCounterfactuals(scheme="linear-diff", n_neighbors=2)])  # type: ignore[untyped-decorator]
+def test_it_is_a_scikit_learn_estimator(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_kneighbors_finds_the_nearest_accepted_rows_and_where_they_stood() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 101, (200, 3)).astype(float)
+    y = (X.sum(axis=1) > 160).astype(int)
+    model = PrivateCounterfactuals().fit(X, y)
+    questions = X[y == 0][:20]
+    costs, indices = model.kneighbors(questions, n_neighbors=4)
+    assert costs.shape == indices.shape == (20, 4)
+    assert (y[indices] == 1).all()
+    accepted = np.flatnonzero(y)
+    for x, cost, index in zip(questions, costs, indices, strict=True):
+        truth = np.sort((((X[accepted] - x) / 100) ** 2).sum(axis=1))[:4]
+        assert cost == pytest.approx(truth, abs=1e-3)
+        assert (((X[index] - x) / 100) ** 2).sum(axis=1) == pytest.approx(truth, abs=1e-3)
+    assert np.array_equal(model.kneighbors(questions, return_distance=False).shape, (20, 1))
+    with pytest.raises(OutOfRange, match="n_neighbors: got 500, expected at most"):
+        model.kneighbors(questions, n_neighbors=500)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_frames_in_frames_out(make: Any) -> None:
+    frame, schema = german_credit()
+    table = Table(frame)
+    columns = {name: table.frame[name].to_list() for name in schema.names}
+    people = make({name: column[:200] for name, column in columns.items()})
+    verdicts = table.frame["credit"].to_list()[:200]
+    model = PrivateCounterfactuals(schema, accepted="good").fit(people, verdicts)
+    bad = [i for i, verdict in enumerate(verdicts) if verdict == "bad"][:3]
+    asked = make({name: [column[i] for i in bad] for name, column in columns.items()})
+    found = model.explain(asked, immutable=["age"])
+    assert type(found) is type(asked)
+    told = Table(found)
+    assert told.names == [*schema.names, "cost", "explanation"]
+    assert told.count == 3
+    for text, age, own in zip(
+        told.frame["explanation"].to_list(), told.frame["age"].to_list(), [columns["age"][i] for i in bad], strict=True
+    ):
+        assert text.startswith("No accepted row") or age == own
+    assert model.feature_names_in_.tolist() == schema.names
+
+
+def test_the_accepted_label() -> None:
+    X = [[1.0], [2.0], [3.0]]
+    assert PrivateCounterfactuals().fit(X, ["no", "yes", "yes"]).accepted_ == "yes"
+    assert PrivateCounterfactuals(accepted="no").fit(X, ["no", "yes", "yes"]).kneighbors([[3.0]])[1].tolist() == [[0]]
+    assert PrivateCounterfactuals().fit(X).kneighbors([[3.0]])[1].tolist() == [[2]]
+    with pytest.raises(EmptyDatabase, match="y: got no row with 'maybe'"):
+        PrivateCounterfactuals(accepted="maybe").fit(X, ["no", "yes", "yes"])
+
+
+def test_it_can_be_cloned_and_asked() -> None:
+    model = clone(PrivateCounterfactuals(max_weight=3)).fit([[1.0, 1.0], [9.0, 9.0]], [0, 1])
+    found = model.ask({"x0": 1.0, "x1": 9.0})
+    assert found.text() == "Raise x0 from 1 to 9."

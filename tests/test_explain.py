@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from counterveil import (
+    Boolean,
+    Categorical,
+    Counterfactual,
+    Database,
+    Local,
+    NoCounterfactual,
+    Numeric,
+    Ordinal,
+    Preferences,
+    Schema,
+    local,
+)
+from counterveil.errors import (
+    MissingValue,
+    NotOffered,
+    OutOfRange,
+    UnknownName,
+    UnknownValue,
+    WrongShape,
+    WrongType,
+)
+
+SCHEMA = Schema(
+    features=(
+        Numeric(name="savings", low=0, high=10_000, step=500, unit="€"),
+        Ordinal(name="flat", values=("small", "large"), missing="level"),
+        Categorical(name="job", values=("clerk", "<baker>")),
+        Boolean(name="owner", label="owns a home"),
+        Numeric(name="age", low=0, high=100, step=1, unit="years", role="record"),
+    )
+)
+ROWS: dict[str, list[Any]] = {
+    "savings": [5000, 9000],
+    "flat": ["large", "small"],
+    "job": ["<baker>", "clerk"],
+    "owner": [False, True],
+    "age": [44, 51],
+}
+PERSON = {"savings": 1000, "flat": "large", "job": "clerk", "owner": False}
+
+
+@pytest.fixture(scope="module")
+def bank() -> Local:
+    return local(Database.build(ROWS, SCHEMA, lambda _: [True, True]))
+
+
+def ask(bank: Local, **wishes: Any) -> Counterfactual:
+    found = bank.ask(PERSON, **wishes)
+    assert isinstance(found, Counterfactual)
+    return found
+
+
+def test_changes_come_in_the_applicants_own_units_the_costliest_first(bank: Local) -> None:
+    found = ask(bank)
+    assert found.text() == "Change job from clerk to <baker> and raise savings from 1,000 € to 5,000 €."
+    assert [c.feature.name for c in found.changes] == ["job", "savings"]
+    assert found.unchanged == ("flat", "owns a home")
+    assert found.cost == pytest.approx(1.16)
+    assert [c.share for c in found.changes] == pytest.approx([1 / 1.16, 0.16 / 1.16])
+    assert found.values == {"savings": 5000.0, "flat": "large", "job": "<baker>", "owner": False, "age": 44.0}
+    assert repr(found) == "Counterfactual(2 changes, cost 1.16)"
+
+
+def test_a_reason_where_there_is_no_answer(bank: Local) -> None:
+    found = bank.ask(PERSON, immutable=["job", "flat"])
+    assert isinstance(found, NoCounterfactual)
+    assert not found.feasible
+    assert found.advice
+    assert found.text().startswith("No accepted row satisfies your constraints. Relaxing this one would help: ")
+    assert found.advice[0].feature in ("job", "flat")
+    two = bank.ask(PERSON, immutable=["job", "flat", "owner"], ranges={"savings": (0, 2000)})
+    assert isinstance(two, NoCounterfactual)
+    assert two.hopeless
+    assert two.text().endswith("Relaxing a single one would not help.")
+    assert json.loads(json.dumps(two.to_dict()))["feasible"] is False
+    assert "satisfies" in two._repr_html_()
+
+
+def test_nothing_to_change(bank: Local) -> None:
+    same = {name: column[0] for name, column in ROWS.items()}
+    found = bank.ask(same)
+    assert isinstance(found, Counterfactual)
+    assert found.changes == ()
+    assert found.text() == "An accepted row has the same levels as yours in everything that counts."
+
+
+def test_json_html_and_frames(bank: Local) -> None:
+    found = ask(bank)
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["feasible"] is True
+    assert plain["changes"][1]["from"] == 1000
+    assert plain["changes"][1]["to_text"] == "5,000 €"
+    page = found._repr_html_()
+    assert "&lt;baker&gt;" in page
+    assert "<baker>" not in page
+    for backend, kind in (("pandas", pd.DataFrame), ("polars", pl.DataFrame), ("pyarrow", pa.Table)):
+        frame = found.to_frame(backend)
+        assert isinstance(frame, kind)
+        assert list(frame["feature"])[:1] == ["job"] or frame["feature"][0].as_py() == "job"
+    same = bank.ask({name: column[0] for name, column in ROWS.items()})
+    assert isinstance(same, Counterfactual)
+    assert same.to_frame("polars").shape == (0, 5)
+
+
+def test_plot_shows_before_and_after(bank: Local, tmp_path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    axes = ask(bank).plot()
+    shown = {text.get_text() for text in axes.texts}
+    assert {"1,000 €", "5,000 €", "clerk", "<baker>"} <= shown
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["savings", "job"]
+    axes.figure.savefig(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 5000
+    matplotlib.pyplot.close(axes.figure)
+
+
+@pytest.mark.parametrize("kind", ["mapping", "series", "pandas", "polars", "pyarrow"])
+def test_a_person_may_come_in_any_form(bank: Local, kind: str) -> None:
+    one = {name: [value] for name, value in PERSON.items()}
+    person: Any = {
+        "mapping": PERSON,
+        "series": pd.Series(PERSON),
+        "pandas": pd.DataFrame(one),
+        "polars": pl.DataFrame(one),
+        "pyarrow": pa.table(one),
+    }[kind]
+    assert bank.ask(person).text() == ask(bank).text()
+    assert bank.ask(person, Preferences(weights={"job": 9})).text() == bank.ask(person, {"weights": {"job": 9}}).text()
+
+
+@pytest.mark.parametrize(
+    ("wishes", "error", "message"),
+    [
+        ({"weights": {"hat": 2}}, UnknownName, "weights: got 'hat', expected one of savings, flat, job, owner"),
+        ({"weights": {"age": 2}}, UnknownName, "weights: got 'age'"),
+        ({"weights": {"job": 11}}, OutOfRange, r"weights, job: got 11, expected \[1:10\]"),
+        ({"weights": {"job": 1.5}}, WrongType, "weights, job: got float, expected int"),
+        ({"weights": [1, 2]}, WrongType, "weights: got list, expected a mapping"),
+        ({"immutable": ["hat"]}, UnknownName, "immutable: got 'hat'"),
+        ({"immutable": "job"}, WrongType, "immutable: got the text 'job', expected a list of features"),
+        ({"increase_only": ["job"]}, NotOffered, "increase_only: got job, whose values have no order"),
+        ({"ranges": {"job": ("clerk", None)}}, NotOffered, "ranges: got job, whose values have no order"),
+        ({"ranges": {"savings": 5}}, WrongShape, "ranges, savings: got 5, expected lowest and highest"),
+        ({"ranges": {"savings": ("a", None)}}, WrongType, "ranges, savings: got 'a', expected a number or None"),
+        ({"ranges": {"savings": (float("nan"), None)}}, WrongType, "ranges, savings: got nan"),
+        ({"ranges": {"savings": (110, 120)}}, OutOfRange, "constraints on savings: got ranges that leave no level"),
+        ({"ranges": {"flat": ("huge", None)}}, UnknownValue, "got 'huge', expected one of 'small', 'large'"),
+        ({"forbidden": {"job": ["pilot"]}}, UnknownValue, "got 'pilot', expected one of 'clerk', '<baker>'"),
+        ({"costs": {"job": {"clerk": 2}}}, OutOfRange, "costs, job, 'clerk': got 2, expected 0 to 1"),
+        ({"costs": {"job": [1]}}, WrongType, "costs, job: got list, expected a mapping from value to cost"),
+        ({"metric": "cosine"}, UnknownName, "metric: got 'cosine', expected one of l2, l1, mad, heom"),
+        ({"metric": "mad"}, MissingValue, "metric mad, savings: got no mad, expected a mad in the schema"),
+        ({"speed": 3}, UnknownName, "preference: got 'speed', expected one of weights, immutable"),
+    ],
+)
+def test_preferences_that_make_no_sense(
+    bank: Local, wishes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        bank.ask(PERSON, **wishes)
+
+
+def test_people_that_make_no_sense(bank: Local) -> None:
+    with pytest.raises(WrongShape, match="person: got 2 rows, expected one"):
+        bank.ask(pd.DataFrame(ROWS))
+    with pytest.raises(WrongType, match="frame: got int"):
+        bank.ask(3)
+    with pytest.raises(MissingValue, match="savings: got nothing, expected 0 to 10000"):
+        bank.ask({"job": "clerk"})
+    with pytest.raises(WrongType, match="preferences: got an object and keywords"):
+        bank.ask(PERSON, Preferences(), immutable=["job"])
+
+
+def test_preferences_have_no_printed_form() -> None:
+    assert "savings" not in repr(Preferences(weights={"savings": 7}))

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import datetime
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
+from counterveil.errors import (
+    EmptyDatabase,
+    InvalidSchema,
+    MissingValue,
+    OutOfRange,
+    UnknownName,
+    UnknownValue,
+    WrongType,
+)
+from people import random_case
+
+FRAME = {
+    "age": [22, 41, 67],
+    "income": [1234.5, 2400.0, 9876.5],
+    "owner": [True, False, True],
+    "smoker": [0, 1, 0],
+    "job": ["clerk", "baker", "clerk"],
+    "height": [1.75, None, 1.62],
+}
+
+
+@pytest.mark.parametrize(
+    "make", [dict, pd.DataFrame, pl.DataFrame, pa.table], ids=["dict", "pandas", "polars", "pyarrow"]
+)
+def test_infer_guesses_the_same_from_every_make_of_frame(make: Any) -> None:
+    schema = Schema.infer(make(FRAME))
+    age, income, owner, smoker, job, height = schema.features
+    assert age == Numeric(name="age", low=20, high=70, step=1, mad=19)
+    assert income == Numeric(name="income", low=1000, high=10000, step=100, mad=1200)
+    assert owner == Boolean(name="owner")
+    assert smoker == Boolean(name="smoker")
+    assert job == Categorical(name="job", values=("baker", "clerk"))
+    assert isinstance(height, Numeric)
+    assert height.missing == "level"
+    assert height.low <= 1.62 < 1.75 <= height.high
+
+
+def test_infer_knows_ordered_categories_and_leaves_out_text_and_dates() -> None:
+    sizes = ["small", "medium", "large"]
+    names = [f"person {i}" for i in range(60)]
+    days = [datetime.date(2026, 1, 1)] * 60
+    ordered = pd.Categorical(sizes * 20, categories=sizes, ordered=True)
+    for frame in (
+        pd.DataFrame({"size": ordered, "name": names, "day": days}),
+        pl.DataFrame({"size": pl.Series(sizes * 20, dtype=pl.Enum(sizes)), "name": names, "day": days}),
+    ):
+        assert Schema.infer(frame).features == (Ordinal(name="size", values=tuple(sizes)),)
+    with pytest.raises(EmptyDatabase, match="schema: got no column that could be a feature"):
+        Schema.infer({"name": names})
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30), st.integers(2, 200))
+def test_inferred_ranges_are_rounded_outwards(numbers: list[float], most: int) -> None:
+    (f,) = Schema.infer({"x": numbers}, most_levels=most).features
+    assert isinstance(f, Numeric)
+    assert f.low <= min(numbers)
+    assert max(numbers) <= f.high
+    assert 1 <= f.steps <= 2 * most + 2
+    f.codes(numbers)
+
+
+def test_ranges_do_not_tell_the_extremes_unless_asked_to() -> None:
+    numbers = {"x": [1234.56, 5000.0, 9876.54]}
+    assert "1234" not in Schema.infer(numbers).to_toml()
+    assert "9876" not in Schema.infer(numbers).to_toml()
+    (exact,) = Schema.infer(numbers, round_outwards=False).features
+    assert isinstance(exact, Numeric)
+    assert exact.low == 1234.56
+    assert "read off the data" in Schema.infer(numbers).to_toml()
+
+
+@given(st.integers(0, 2**32), st.integers(2, 40))
+def test_inferred_then_written_then_read_is_the_same(seed: int, count: int) -> None:
+    schema, frame = random_case(seed, count)
+    assert Schema.from_toml(schema.to_toml()) == schema
+    present = {k: v for k, v in frame.items() if any(x is not None for x in v)}
+    guessed = Schema.infer(present)
+    assert Schema.from_toml(guessed.to_toml()) == guessed
+    guessed.quantise(present)
+
+
+@given(
+    low=st.floats(-1e5, 1e5),
+    width=st.floats(1e-2, 1e6),
+    levels=st.integers(1, 5000),
+    part=st.floats(0, 1),
+    log=st.booleans(),
+)
+def test_back_from_a_level_is_within_half_a_step(low: float, width: float, levels: int, part: float, log: bool) -> None:
+    low = abs(low) + 1e-3 if log else low
+    f = Numeric(name="x", low=low, high=low + width, levels=levels, log=log)
+    value = min(low + part * width, f.high)
+    back = f.value(int(f.codes([value])[0]))
+    assert isinstance(back, float)
+    if log:
+        step = math.log(f.high / f.low) / levels
+        assert abs(math.log(back / value)) <= step / 2 * (1 + 1e-6) + 1e-9
+    else:
+        assert abs(back - value) <= width / levels / 2 * (1 + 1e-6) + 1e-9
+
+
+def test_every_level_comes_back_as_itself() -> None:
+    features: list[Any] = [
+        Numeric(name="a", low=-3, high=4.5, step=0.5, missing="level"),
+        Numeric(name="b", low=1, high=10_000, levels=77, log=True),
+        Ordinal(name="c", values=("low", "high"), missing="level"),
+        Categorical(name="d", values=(1, 2.5, "x", True)[1:], missing="level"),
+        Boolean(name="e", missing="level"),
+        Categorical(name="f", values=("only",)),
+    ]
+    for f in features:
+        values = [f.value(code) for code in range(f.largest + 1)]
+        assert f.codes(values).tolist()[: len(set(values))] == list(range(len(set(values))))
+
+
+NUMERIC = '[[feature]]\nname = "a"\nkind = "numeric"\n'
+BAD_FILES = [
+    ("NUMERIC low = 0", "feature 'a'.*missing required field `high`"),
+    (
+        'NUMERIC low = "0"\nhigh = 1\nlevels = 3',
+        "feature 'a', low: got Expected `float`",
+    ),
+    (
+        "NUMERIC low = 3\nhigh = 1\nlevels = 3",
+        "feature 'a'.*high: got 1.0, expected a",
+    ),
+    (
+        "NUMERIC low = 0\nhigh = 1",
+        "'a'.*levels: got both levels and step or neither",
+    ),
+    (
+        "NUMERIC low = 0\nhigh = 1\nstep = 0.3",
+        "'a'.*step: got 0.3, expected a number",
+    ),
+    ("NUMERIC low = 0\nhigh = 1\nstep = -1", "'a'.*step: got -1"),
+    ("NUMERIC low = 0\nhigh = 1\nlevels = 0", "'a'.*levels: got 0, expected 1 to"),
+    (
+        "NUMERIC low = 0\nhigh = 1\nlevels = 2\nlog = true",
+        "'a'.*low: got 0.0, expected",
+    ),
+    ("NUMERIC low = 0\nhigh = inf\nlevels = 2", "'a'.*high: got inf"),
+    ('NUMERIC low = 0\nhigh = 1\nlevels = 2\nformat = "q"', "'a'.*format: got 'q'"),
+    ("NUMERIC low = 0\nhigh = 1\nlevels = 2\nmad = 0", "'a'.*mad: got 0"),
+    ('[[feature]]\nname = "a"\nkind = "ordinal"\nvalues = []', "'a'.*values: got none"),
+    ('[[feature]]\nname = "a"\nkind = "ordinal"\nvalues = ["x", "x"]', "'a'.*values: got one twice"),
+    ('[[feature]]\nname = "a"\nkind = "categorical"\nvalues = ["x"]\nencoding = "hot"', "'a', encoding: got Invalid"),
+    ('[[feature]]\nname = "a"\nkind = "boolean"\nmissing = "maybe"', "'a', missing: got Invalid"),
+    ('[[feature]]\nname = "a"\nkind = "boolean"\nlevel = 3', "'a'.*unknown field `level`"),
+    ('[[feature]]\nname = "a"\nkind = "number"', "'a', kind: got Invalid value 'number'"),
+    ('[[feature]]\nname = ""\nkind = "boolean"', "name: got nothing"),
+    ('[[feature]]\nkind = "boolean"', "feature 'number 1'.*missing required field `name`"),
+    ('[[feature]]\nname = "a"\nkind = "boolean"\n[[feature]]\nname = "a"\nkind = "boolean"', "name: got 'a' twice"),
+    ('[[feature]]\nname = "a"\nkind = "boolean"\nrole = "record"', "role: got no feature"),
+    ("version = 2\n[[feature]]\nname = 'a'\nkind = 'boolean'", "version: got 2, expected 1"),
+    ("feature = 3", "my.toml"),
+    ("", "missing required field `feature`"),
+    ("[[feature", "my.toml: got Expected .*, expected TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_FILES)
+def test_errors_name_the_file_the_feature_and_the_field(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(text.replace("NUMERIC ", NUMERIC))
+    with pytest.raises(InvalidSchema, match=message) as caught:
+        Schema.load(path)
+    assert "my.toml" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSchema, match=r"none\.toml: got No such file"):
+        Schema.load(tmp_path / "none.toml")
+    (tmp_path / "raw").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidSchema, match="expected a text file"):
+        Schema.load(tmp_path / "raw")
+
+
+SCHEMA = Schema(
+    features=(
+        Numeric(name="income", low=0, high=5000, step=100, unit="€"),
+        Categorical(name="job", values=("clerk", "baker")),
+        Ordinal(name="size", values=("S", "M", "L"), missing="level"),
+        Boolean(name="owner"),
+    )
+)
+PERSON = {"income": 2400, "job": "clerk", "size": "M", "owner": False}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"income": 5100}, OutOfRange, r"income\[0\]: got 5100.0, expected 0 to 5000"),
+        ({"income": -1}, OutOfRange, r"income\[0\]: got -1.0, expected 0 to 5000"),
+        ({"income": math.inf}, OutOfRange, "income.*got inf"),
+        ({"income": math.nan}, MissingValue, "income: got nothing, expected 0 to 5000"),
+        ({"income": None}, MissingValue, "income: got nothing, expected 0 to 5000"),
+        ({"income": pd.NA}, MissingValue, "income: got nothing"),
+        ({"income": "2400"}, WrongType, "income: got '2400', expected a number"),
+        ({"income": True}, WrongType, "income: got True, expected a number"),
+        ({"income": datetime.date(2026, 1, 1)}, WrongType, "income: got datetime"),
+        ({"job": "pilot"}, UnknownValue, r"job\[0\]: got 'pilot', expected one of 'clerk', 'baker'"),
+        ({"job": None}, MissingValue, "job: got nothing, expected one of 'clerk', 'baker'"),
+        ({"owner": "yes"}, UnknownValue, r"owner\[0\]: got 'yes', expected one of False, True"),
+        ({"hat": 3}, UnknownName, "feature: got 'hat', expected one of income, job, size, owner"),
+    ],
+)
+def test_a_person_who_does_not_fit_the_schema(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SCHEMA.codes(PERSON | change)
+
+
+def test_people_who_do() -> None:
+    assert SCHEMA.codes(PERSON).tolist() == [24, 0, 1, 0]
+    assert SCHEMA.codes(PERSON | {"size": None, "owner": 1, "income": np.int64(100)}).tolist() == [1, 0, 3, 1]
+    assert SCHEMA.codes({k: v for k, v in PERSON.items() if k != "size"}).tolist() == [24, 0, 3, 0]
+    assert SCHEMA.codes(PERSON | {"income": 9000}, clamp=True).tolist()[0] == 50
+    with pytest.raises(OutOfRange):
+        SCHEMA.codes(PERSON | {"income": math.inf}, clamp=True)
+
+
+def test_frames_that_do_not_fit_the_schema() -> None:
+    good = {name: [value, value] for name, value in PERSON.items()}
+    assert SCHEMA.quantise(good).tolist() == [[24, 0, 1, 0]] * 2
+    bad: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"income": [100, 5001]}, OutOfRange, r"income\[1\]: got 5001.0"),
+        ({"income": [None, 100]}, MissingValue, r"income\[0\]: got nothing"),
+        ({"job": ["clerk", "pilot"]}, UnknownValue, r"job\[1\]: got 'pilot'"),
+        ({"income": ["1", "2"]}, WrongType, r"income\[0\]: got '1', expected a number"),
+    ]
+    for change, error, message in bad:
+        with pytest.raises(error, match=message):
+            SCHEMA.quantise(good | change)
+    with pytest.raises(UnknownName, match="column: got 'owner', expected one of income, job, size"):
+        SCHEMA.quantise({k: v for k, v in good.items() if k != "owner"})
+    with pytest.raises(EmptyDatabase, match="frame: got no rows"):
+        SCHEMA.quantise({name: [] for name in PERSON})
+    with pytest.raises(WrongType, match="frame: got int, expected a pandas, polars or pyarrow frame"):
+        SCHEMA.quantise(3)
+
+
+def test_values_are_shown_as_people_read_them() -> None:
+    income, job, size, owner = SCHEMA.features
+    assert [income.show(2400.0), job.show("clerk"), size.show(None), owner.show(True)] == [
+        "2,400 €",
+        "clerk",
+        "not given",
+        "yes",
+    ]
+    assert Numeric(name="rate", low=0, high=1, levels=200).show(0.125) == "0.125"
+    assert Numeric(name="rate", low=0, high=1, levels=200, format=".1%").show(0.125) == "12.5%"
+    assert Numeric(name="monthly_rate", low=0, high=1, levels=2).title == "monthly rate"
