@@ -1,94 +1,102 @@
-"""One private retrieval, in one process, seen from every side.
+"""A real rejection explained, privately, in one process and seen from every side.
 
-A bank rejected someone. They want to know what an accepted person like them looks like, and they do not want to tell
-the bank who they are, what they can change, or what they were shown. Two servers answer; neither learns anything.
+A small model learns from the German credit data who is a good risk. It rejects someone. They want to know what an
+accepted person like them looks like, and they do not want to tell the bank who they are, what they could change, or
+what they were shown. Two servers answer; neither learns anything.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import tempfile
+from pathlib import Path
+from typing import Any
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-import counterveil
+from counterveil import Counterfactual, Database, Local, Preferences, local
+from counterveil.datasets import german_credit
+from counterveil.frames import Table as Frame
+from counterveil.randomness import Fresh
 
-FEATURES = [  # name, step and unit of one level, how reluctant our applicant is to change it
-    ("monthly income", 250, "€", 2),
-    ("savings", 1000, "€", 1),
-    ("years in this job", 1, "years", 4),
-    ("open loans", 1, "loans", 1),
-    ("age", 5, "years", 10),
-]
-LEVELS = 20
-APPLICANT = np.array([7, 2, 3, 4, 6])
-
+PREFERENCES = Preferences(
+    immutable=["age", "personal_status", "foreign_worker", "dependants"],
+    increase_only=["employment", "savings"],
+    decrease_only=["amount", "duration"],
+    ranges={"amount": (2000, None)},
+    weights={"purpose": 5, "housing": 3},
+)
 console = Console(width=100)
 
 
-def accepted_rows() -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Simulate people and keep those whom the bank's scoring accepts."""
-    people = np.random.default_rng(2026).integers(0, LEVELS + 1, (3000, len(FEATURES)))
-    people[:, 3] %= 8
-    score = people @ [5, 3, 2, -4, 0]
-    return np.unique(people[score > 90], axis=0)
+def make_bank() -> tuple[Local, dict[str, Any]]:
+    """Train the model, build the bundle of those it accepts, open it; return the bank and someone it rejects."""
+    frame, schema = german_credit()
+    model = make_pipeline(FunctionTransformer(schema.quantise), StandardScaler(), LogisticRegression())
+    people = Frame(frame)
+    model.fit(frame, people.frame["credit"].to_list())
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = Path(folder) / "german-credit.bundle"
+        Database.build(frame, schema, model, "good").save(bundle)
+        bank = local(Database.open(bundle))
+    verdicts = model.predict(frame)
+    rejected = next(p for p, v in zip(people.people(), verdicts, strict=True) if v == "bad" and p["amount"] > 2000)
+    return bank, {name: rejected[name] for name in schema.names}
 
 
-def shown(level: int, feature: int) -> str:
-    """Write one level in the applicant's own units."""
-    _, step, unit, _ = FEATURES[feature]
-    return f"{level * step:,} {unit}"
-
-
-def show_noise(first: counterveil.Retrieval, second: counterveil.Retrieval) -> None:
-    """Show what each server saw of the question, and of the same question asked again."""
+def show_noise(bank: Local, person: dict[str, Any]) -> None:
+    """Show what each server sees of the question, and of the same question asked again."""
+    scheme = bank.deployment.scheme
+    question, _ = bank.deployment.question(bank.deployment.schema.codes(person), PREFERENCES)
+    asked = [scheme.query(question, Fresh()) for _ in range(2)]
     table = Table(title="What each server saw of it", box=box.SIMPLE_HEAD)
     table.add_column("")
-    table.add_column(f"numbers mod {first.field.q}, the first eight", justify="left")
-    for n in range(first.scheme.servers):
-        for label, found in (("", first), (", same question again", second)):
-            numbers = " ".join(f"{value:>5}" for value in found.views[n].query[:8])
-            table.add_row(f"server {n + 1}{label}", numbers)
+    table.add_column(f"the first six of {scheme.form.symbols} numbers mod {scheme.field.q:,}")
+    for n in range(scheme.servers):
+        for label, queries in (("", asked[0]), (", same question again", asked[1])):
+            table.add_row(f"server {n + 1}{label}", " ".join(f"{value:>9}" for value in queries[n][:6]))
     console.print(table)
 
 
-def show_answer(found: counterveil.Retrieval) -> None:
-    """Show the record that was fetched, beside the applicant's own file."""
+def show_answer(found: Counterfactual) -> None:
+    """Show what would have to change."""
     table = Table(title="What the applicant got: the nearest accepted row", box=box.SIMPLE_HEAD)
-    for heading in ("feature", "now", "accepted at", "reluctance to change"):
-        table.add_column(heading, justify="left" if heading == "feature" else "right")
-    row = np.frombuffer(found.record, dtype=np.uint8)
-    for j, (name, _, _, weight) in enumerate(FEATURES):
-        same = row[j] == APPLICANT[j]
-        after = "unchanged" if same else f"[bold]{shown(int(row[j]), j)}[/bold]"
-        table.add_row(name, shown(int(APPLICANT[j]), j), after, str(weight))
+    for heading in ("feature", "now", "accepted at", "share of the cost"):
+        table.add_column(heading, justify="right" if heading == "share of the cost" else "left")
+    for change in found.changes:
+        shown = change.feature.show
+        table.add_row(
+            change.feature.title, shown(change.before), f"[bold]{shown(change.after)}[/bold]", f"{change.share:.0%}"
+        )
+    table.caption = f"Unchanged: {', '.join(found.unchanged)}."
     console.print(table)
+    console.print(found.text() + "\n")
 
 
 def main() -> None:
-    """Ask once, and once more to compare; show every side; check against a search in the clear."""
-    rows = accepted_rows()
-    weights = np.array([weight for *_, weight in FEATURES])
-
-    def ask() -> counterveil.Retrieval:
-        return counterveil.retrieve(rows, APPLICANT, levels=LEVELS, scheme="linear-diff", weights=weights, shuffle=True)
-
-    found = ask()
-    console.print(f"\n[bold]Counterveil[/bold]: {len(rows):,} accepted rows at two servers that do not talk.\n")
-    show_noise(found, ask())
+    """Ask one question and show every side of it."""
+    bank, person = make_bank()
+    count = len(bank.database.codes)
+    console.print(f"\n[bold]Counterveil[/bold]: {count} accepted rows at two servers that do not talk.\n")
+    show_noise(bank, person)
     console.print("Each number is uniform whatever was asked: a server could have drawn it itself.\n")
+    found = bank.ask(person, PREFERENCES)
+    if not isinstance(found, Counterfactual):
+        raise SystemExit(found.text())
     show_answer(found)
-
-    in_the_clear = (weights * (rows - APPLICANT) ** 2).sum(axis=1)
-    exact = in_the_clear[found.index] == in_the_clear.min()
-    up, down = found.symbols
-    console.print(f"Same cost as a search in the clear: {'yes' if exact else 'NO'}.")
-    console.print(f"Sent {up} numbers up and {down:,} down, {found.field.bits} bits each, for both servers together.")
+    _, costs = bank.deployment.question(bank.deployment.schema.codes(person), PREFERENCES)
+    least = min(sum(costs.of(row)) for row in bank.database.codes) / bank.deployment.unit
+    console.print(f"Same cost as a search in the clear: {'yes' if found.cost == least else 'NO'}.")
+    scheme = bank.deployment.scheme
+    up, down = scheme.servers * scheme.form.symbols, scheme.servers * scheme.reveal.length(count)
+    console.print(f"Sent {up} numbers up and {down:,} down, {scheme.field.bits} bits each, for both servers together.")
     console.print(
-        f"The bank gave away {found.revealed.size:,} differences of costs, in an order of this ticket alone.\n"
+        f"The bank gave away the record, and {count - 1} differences of costs in an order of this ticket alone.\n"
     )
-    if not exact:
-        raise SystemExit(1)
 
 
 if __name__ == "__main__":

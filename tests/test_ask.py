@@ -275,16 +275,16 @@ def test_heom_agrees_with_a_plain_heom_nearest_neighbour(german: tuple[Schema, l
                 total += float(a[f.name] != b[f.name])
         return float(total**0.5)
 
-    # amounts are the only feature coarser than its data: half a step on either side
-    step = 250 / 20_000
+    # amount and age are coarser than their data: each may be off by half a step, for both rows that are compared
+    step = 250 / 20_000 + 5 / 65
     same = 0
     for own in bad[:60]:
         found = bank.ask({f.name: own[f.name] for f in schema.features}, metric="heom")
         assert isinstance(found, Counterfactual)
         nearest = min(heom(own, row) for row in good)
-        assert heom(own, found.values) <= nearest + 2 * step
-        same += heom(own, found.values) == pytest.approx(nearest)
-    assert same >= 55
+        assert heom(own, found.record) <= nearest + step
+        same += heom(own, found.record) == pytest.approx(nearest)
+    assert same >= 45
 
 
 def test_every_question_has_one_shape(german: tuple[Schema, list[Person], list[Person]]) -> None:

@@ -42,7 +42,7 @@ SCHEMA = Schema(
     )
 )
 ROWS: dict[str, list[Any]] = {
-    "savings": [5000, 9000],
+    "savings": [5100, 9000],
     "flat": ["large", "small"],
     "job": ["<baker>", "clerk"],
     "owner": [False, True],
@@ -70,6 +70,7 @@ def test_changes_come_in_the_applicants_own_units_the_costliest_first(bank: Loca
     assert found.cost == pytest.approx(1.16)
     assert [c.share for c in found.changes] == pytest.approx([1 / 1.16, 0.16 / 1.16])
     assert found.values == {"savings": 5000.0, "flat": "large", "job": "<baker>", "owner": False, "age": 44.0}
+    assert found.record == found.values | {"savings": 5100.0}
     assert repr(found) == "Counterfactual(2 changes, cost 1.16)"
 
 

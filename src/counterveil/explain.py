@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals as nw
 
+from .deployment import Deployment
 from .errors import MissingPackage
 from .features import Feature, Numeric, Ordinal, Value
 from .frames import installed_backend
@@ -48,7 +49,8 @@ class Counterfactual:
 
     changes: tuple[Change, ...]  # the costliest first
     unchanged: tuple[str, ...]
-    values: dict[str, Value]  # the record, as it was fetched
+    values: dict[str, Value]  # the applicant with the changes made, at the schema's levels; every constraint holds
+    record: dict[str, Value]  # the record as it was fetched; where it is a row, within half a step of those
     cost: float
     others: tuple[Counterfactual, ...] = ()
 
@@ -85,7 +87,8 @@ class Counterfactual:
                 for change in self.changes
             ],
             "unchanged": list(self.unchanged),
-            "record": self.values,
+            "values": self.values,
+            "record": self.record,
             "others": [other.to_dict() for other in self.others],
         }
 
@@ -159,6 +162,7 @@ def _draw(ax: Any, row: int, change: Change) -> None:
             va="center",
             fontweight="bold" if bold else "normal",
             fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
 
 
@@ -208,54 +212,46 @@ Explanation = Counterfactual | NoCounterfactual
 
 
 def explain(
-    costs: Costs,
-    preferences: Preferences,
-    person: dict[str, Value],
-    records: Sequence[Record],
-    costed: list[int],
-    unit: int,
-    *,
-    fewest: bool,
+    deployment: Deployment, costs: Costs, preferences: Preferences, person: dict[str, Value], records: Sequence[Record]
 ) -> Explanation:
     """Say what the fetched records mean to this person; feasibility is decided on their codes (rule 11).
 
     If the nearest row breaks the constraints of one feature, relaxing those alone helps. If it breaks more, no single
-    one does where every forbidden change costs the same (`fewest`), since the least total then breaks the fewest.
+    one does in a table deployment: every forbidden change costs the same there, so the least total breaks the fewest.
     """
-    codes = [record.codes[costed] for record in records]
-    broken = [costs.violated(row) for row in codes]
-    found = [
-        _counterfactual(costs, person, record, row, unit)
-        for record, row, violated in zip(records, codes, broken, strict=True)
-        if not violated
-    ]
+    broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
+    verdicts = zip(records, broken, strict=True)
+    found = [_counterfactual(deployment, costs, person, record) for record, violated in verdicts if not violated]
     if found:
         first, *others = found
-        return Counterfactual(first.changes, first.unchanged, first.values, first.cost, tuple(others))
+        return replace(first, others=tuple(others))
     least = min(broken, key=len)
     names = tuple(feature.title for feature in least)
     advice = [Advice(f.title, tuple(preferences.constrained()[f.name])) for f in least] if len(least) == 1 else []
-    return NoCounterfactual(tuple(advice), names, hopeless=fewest and len(least) > 1)
+    return NoCounterfactual(tuple(advice), names, hopeless=deployment.scheme.form.name == "table" and not advice)
 
 
-def _counterfactual(costs: Costs, person: dict[str, Value], record: Record, codes: Any, unit: int) -> Counterfactual:
+def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Value], record: Record) -> Counterfactual:
+    unit, codes = deployment.unit, record.codes[deployment.schema.costed]
+    values = deployment.schema.values(record.codes)
     each = costs.of(codes)
     total = sum(each)
     changes, unchanged = [], []
     for feature, own, code, cost in zip(costs.features, costs.own.tolist(), codes.tolist(), each, strict=True):
         if own == code:
             unchanged.append(feature.title)
+            values[feature.name] = person[feature.name]
             continue
         there = max(own, code) <= feature.steps and isinstance(feature, Numeric | Ordinal) and feature.ordered
         changes.append(
             Change(
                 feature=feature,
                 before=person[feature.name],
-                after=record.values[feature.name],
+                after=values[feature.name],
                 direction=(1 if code > own else -1) if there else 0,
                 cost=cost / unit,
                 share=cost / total if total else 0.0,
             )
         )
     changes.sort(key=lambda change: -change.cost)
-    return Counterfactual(tuple(changes), tuple(unchanged), record.values, total / unit)
+    return Counterfactual(tuple(changes), tuple(unchanged), values, record.values, total / unit)

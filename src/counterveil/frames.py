@@ -128,5 +128,9 @@ def columns_of(frame: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def rows_as_frame(columns: Mapping[str, Sequence[Any]], like: Table) -> Any:
-    """Return columns as a native frame of the same make as another."""
-    return nw.to_native(nw.from_dict(dict(columns), backend=like.backend))
+    """Return columns as a native frame of the same make as another; a column with a float in it is all floats."""
+    even = {
+        name: [float(v) if v is not None else None for v in column] if any(type(v) is float for v in column) else column
+        for name, column in columns.items()
+    }
+    return nw.to_native(nw.from_dict(even, backend=like.backend))

@@ -52,9 +52,7 @@ class Local:
         own = self.deployment.schema.codes(values, clamp=clamp)
         costs, fetched, _ = self.fetch(own, wishes, spread=spread)
         given = {name: plain(values.get(name)) for name in self.deployment.schema.names}
-        costed, unit = self.deployment.schema.costed, self.deployment.unit
-        table = self.deployment.scheme.form.name == "table"
-        return explain(costs, wishes, given, fetched, costed, unit, fewest=table)
+        return explain(self.deployment, costs, wishes, given, fetched)
 
     def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record], list[int]]:
         """Play all parties for one question: N answers, then k record steps; return the records and their rows."""

@@ -209,14 +209,13 @@ def _numeric(
         raise MissingValue(name, got="no finite number", expected="at least one")
     low, high = float(finite.min()), float(finite.max())
     mad = float(np.median(np.abs(finite - np.median(finite))))
-    if high - low < 1e-9 * max(1.0, abs(high)):
-        high = low
-    step = _nice_step((high - low) / most, whole)
-    if round_outwards:
-        unit = max(step, _nice_step((high - low) / 10, whole))
-        low, high = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+    constant = high - low < 1e-9 * max(1.0, abs(high))
+    step = 1.0 if constant else _nice_step((high - low) / most, whole)
+    if round_outwards or constant:
+        unit = step if constant else max(step, _nice_step((high - low) / 10, whole))
+        ends = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+        low, high = (float(f"{end:.12g}") for end in ends)
     high = max(high, low + step)
-    low, high = (float(f"{end:.12g}") for end in (low, high))
     parts = (high - low) / step
     divides = math.isclose(parts, round(parts), rel_tol=1e-9)
     return Numeric(
@@ -226,16 +225,14 @@ def _numeric(
         step=step if divides else None,
         levels=None if divides else math.ceil(parts),
         missing=missing,
-        mad=float(f"{mad:.2g}") if mad > 0 else None,
+        mad=None if constant or not mad else float(f"{mad:.2g}"),
     )
 
 
 def _nice_step(least: float, whole: bool) -> float:
     """Return the smallest of 1, 2, 5 times a power of ten that is at least so much; 1 or more for whole numbers."""
     if whole and least <= 1:
-        return 1
-    if least <= 0:
-        return 1
+        return 1.0
     power = 10.0 ** math.floor(math.log10(least))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-12))
     return float(f"{step:.12g}")
