@@ -7,10 +7,10 @@ READY = .venv/ready
 .PHONY: help demo test check bench lock clean
 
 help:
-	@echo "make demo   one private retrieval, seen from every side"
+	@echo "make demo   a real rejection explained, seen from every side"
 	@echo "make test   the whole test suite"
 	@echo "make check  ruff, mypy --strict, the import order"
-	@echo "make bench  how fast a server answers, beside plain NumPy"
+	@echo "make bench  how fast a server answers, beside plain NumPy; how fast a bundle builds"
 	@echo "make lock   resolve the development dependencies anew"
 
 $(READY): pyproject.toml requirements-dev.txt
@@ -34,6 +34,7 @@ check: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/answer.py
+	@$(BIN)/python benchmarks/build.py
 
 lock: $(READY)
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --python-version 3.11 --extra dev \

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -28,6 +30,31 @@ def table_rows(text: str, columns: int) -> list[list[str]]:
 
 def test_readme_examples_run() -> None:
     assert doctest.testfile(str(ROOT / "README.md"), module_relative=False).failed == 0
+
+
+def test_from_csv_to_explanation_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's own code, in a folder of its own; the first block is the promise of under twenty lines."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "csv-to-explanation.md").read_text(), flags=re.S)
+    code = [line for line in blocks[0].splitlines() if line.strip() and not line.startswith("#")]
+    assert len(code) < 20
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "src" / "counterveil" / "data" / "german_credit.csv", tmp_path)
+    space: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, space)
+    said = capsys.readouterr().out.splitlines()
+    assert space["found"].feasible
+    assert "from" in said[0]
+    assert not space["nothing"].feasible
+    assert said[1].startswith("No accepted row satisfies your constraints.")
+
+
+def test_every_preference_and_parameter_is_documented() -> None:
+    page = (ROOT / "docs" / "csv-to-explanation.md").read_text()
+    for preference in dataclasses.fields(counterveil.Preferences):
+        assert f"`{preference.name}`" in page
 
 
 def test_the_demo_finds_what_a_search_in_the_clear_finds() -> None:
