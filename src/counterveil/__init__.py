@@ -5,6 +5,8 @@
 1
 """
 
+from typing import Any
+
 from . import conformance, errors, masking, spir
 from .database import Database
 from .deployment import Deployment
@@ -13,7 +15,7 @@ from .explain import Counterfactual, NoCounterfactual
 from .features import Boolean, Categorical, Numeric, Ordinal
 from .field import Field, smallest_prime_above
 from .forms import FORMS, Form, Question
-from .local import Local, local
+from .in_process import Local, local
 from .preferences import Preferences
 from .retrieval import Retrieval, retrieve
 from .reveals import REVEALS, Reveal
@@ -21,6 +23,16 @@ from .schema import Schema
 from .scheme import CATALOGUE, Scheme, make_scheme, run
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs an optional package only when it is asked for."""
+    if name == "PrivateCounterfactuals":
+        from .estimator import PrivateCounterfactuals
+
+        return PrivateCounterfactuals
+    raise AttributeError(f"module 'counterveil' has no attribute {name!r}")
+
 
 __all__ = [
     "CATALOGUE",

@@ -9,7 +9,6 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from . import __version__
 from .database import Database
 from .errors import CounterveilError
 from .schema import Schema
@@ -29,7 +28,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group)
-@click.version_option(__version__)
+@click.version_option(package_name="counterveil")
 def main() -> None:
     """Explanations that cost the person who asks for them nothing of their privacy."""
 

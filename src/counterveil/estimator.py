@@ -11,7 +11,7 @@ from .deployment import Deployment
 from .errors import EmptyDatabase, MissingPackage, OutOfRange
 from .explain import Counterfactual, Explanation
 from .frames import Table, rows_as_frame
-from .local import Local
+from .in_process import Local
 from .preferences import Preferences
 from .schema import Schema
 

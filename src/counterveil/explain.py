@@ -67,6 +67,8 @@ class Counterfactual:
         sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
         return sentence[0].upper() + sentence[1:] + "."
 
+    __str__ = text
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, ready for JSON."""
         return {
@@ -198,6 +200,8 @@ class NoCounterfactual:
             return f"{text} Relaxing this one would help: {self.advice[0].text()}."
         only = " Relaxing a single one would not help." if self.hopeless else ""
         return f"{text} The nearest one breaks those on {' and '.join(self.violated)}.{only}"
+
+    __str__ = text
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, ready for JSON."""
