@@ -114,14 +114,14 @@ class Deployment:
         if not spread >= 0:
             raise OutOfRange("spread", got=spread, expected="0 or more")
         order = np.argsort(relative, kind="stable")
-        chosen: list[int] = []
-        for position in order.tolist():
-            if len(chosen) < self.k and (not chosen or relative[position] - relative[chosen[-1]] >= spread * self.unit):
-                chosen.append(position)
-        rest = (position for position in order.tolist() if position not in set(chosen))
-        while len(chosen) < min(self.k, len(order)):
-            chosen.append(next(rest))
-        return chosen
+        chosen = [int(order[0])]
+        for position in order[1:]:
+            if len(chosen) == self.k:
+                break
+            if relative[position] - relative[chosen[-1]] >= spread * self.unit:
+                chosen.append(int(position))
+        others = order[~np.isin(order, chosen)]
+        return chosen + [int(position) for position in others[: self.k - len(chosen)]]
 
 
 def _power(form: Form) -> int:
