@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations, product
 from typing import Any
 
@@ -29,12 +29,19 @@ class Fixed:
 class FixedCommon:
     """The servers' randomness, given: pads of every coefficient, masks, and the order."""
 
-    def __init__(self, pads: Sequence[Sequence[int]], mask: Sequence[int] = (), order: Sequence[int] = ()) -> None:
-        self.pads, self.mask, self.permutation = pads, mask, order
+    def __init__(
+        self,
+        pads: Sequence[Sequence[int]],
+        mask: Sequence[int] = (),
+        order: Sequence[int] = (),
+        moduli: Mapping[str, int] | None = None,
+    ) -> None:
+        self.pads, self.mask, self.permutation, self.moduli = pads, mask, order, moduli or {}
 
     def elements(self, purpose: str, q: int, count: int, *, request: int = 0, coefficient: int = 0) -> Vector:
         given = {"mask": lambda: self.mask, "pad": lambda: self.pads[coefficient - 1]}[purpose]()
         assert len(given) == count
+        assert q == self.moduli.get(purpose, q)  # uniform over the whole range, not over a part of it
         return np.array(given, dtype=np.int64)
 
     def order(self, count: int) -> Order:
@@ -63,7 +70,7 @@ def commons(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> Iterator
     masks = list(product(range(reveal.expansion * reveal.d_min), repeat=M)) if reveal.masked else [()]
     orders = list(permutations(range(M))) if reveal.shuffle else [()]
     for mask, order, pad in product(masks, orders, product(*pads)):
-        yield FixedCommon(pad, mask, order)
+        yield FixedCommon(pad, mask, order, {"pad": q, "mask": reveal.expansion * reveal.d_min})
 
 
 def database_private(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> bool:

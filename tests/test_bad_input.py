@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import counterveil
@@ -76,6 +78,9 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"scheme": "table/distances", "costs": [[1] * 11] * 3, "weights": [1, 1, 1]}, WrongType, "beside costs"),
     ({"scheme": make_scheme("diff", levels=10, d=3)}, WrongType, "parameters: got some beside a Scheme"),
     ({"scheme": make_scheme("diff", levels=10, d=3), "levels": None, "d_min": 2}, WrongType, "beside a Scheme"),
+    ({"scheme": "table/distances", "costs": 5}, WrongType, "costs: got int, expected 3 tables"),
+    ({"scheme": "table/distances", "x": [99] * 3, "costs": [[1] * 11] * 3}, OutOfRange, r"x\[0\]: got 99"),
+    ({"scheme": "table/distances", "costs": [[4] * 11, [4] * 11, [5] * 11], "cap": 4}, TableOverflow, "total of 13"),
     ({"scheme": "table/distances", "cap": 0}, OutOfRange, "cap: got 0, expected at least 1"),
     # the field and the servers
     ({"q": 10}, InvalidField, "q: got 10, expected a prime below"),
@@ -99,8 +104,20 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     # the public parameters
     ({"levels": None}, WrongType, "levels: got nothing, expected the largest code R"),
     ({"levels": 0}, OutOfRange, r"levels\[0\]: got 0, expected \[1:"),
-    ({"levels": [10, 10]}, WrongShape, r"rows: got shape \(2, 3\), expected \(any, 2\)"),
-    ({"levels": []}, WrongShape, "levels: got none"),
+    ({"levels": [10, 10]}, WrongShape, r"levels: got shape \(2,\), expected \(3\)"),
+    ({"levels": []}, WrongShape, r"levels: got shape \(0,\), expected \(3\)"),
+    ({"levels": [1, [2, 3]]}, WrongShape, "levels: got lists of unequal length"),
+    ({"levels": 2**31}, OutOfRange, r"levels\[0\]: got 2147483648, expected \[1:2147483647\]"),
+    ({"capp": 4}, UnknownName, "parameter: got capp, expected one of max_weight, for the form euclidean"),
+    ({"scheme": "linear-diff", "norm": 4}, UnknownName, "parameter: got norm"),
+    ({"shuffle": "no"}, WrongType, "shuffle: got str, expected True or False"),
+    ({"alphas": 5}, WrongType, "alphas: got int, expected one number for each server"),
+    ({"servers": 300}, OutOfRange, r"servers: got 300, expected \[1:255\]"),
+    ({"rows": np.array(5)}, WrongShape, r"rows: got shape \(\), expected \(any, any\)"),
+    ({"rows": np.ma.masked_array(ROWS, mask=ROWS == 2)}, MissingValue, "rows: got NaN or None"),
+    ({"x": np.ma.masked_array(np.array(X), mask=np.array([False, True, False]))}, MissingValue, "x: got NaN or None"),
+    ({"rows": [[1, pd.NA, 3]]}, MissingValue, "rows: got NaN or None"),
+    ({"rows": [[Decimal("sNaN")] * 3]}, WrongType, "rows: got dtype object"),
     ({"levels": 2**31 - 1, "scheme": "even_norm/distances"}, InvalidField, "field: got values up to"),
     ({"scheme": "even_norm/distances", "norm": 3}, OutOfRange, "norm: got 3, expected an even number"),
     ({"scheme": "even_norm/distances", "norm": 0}, OutOfRange, "norm: got 0, expected at least 2"),
@@ -108,6 +125,8 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"scheme": "manhattan/distances"}, UnknownName, "form: got manhattan, expected one of euclidean"),
     ({"scheme": "linear/everything"}, UnknownName, "reveal: got everything, expected one of distances"),
     # the records
+    ({"records": 5}, WrongType, "records: got int, expected a list of bytes"),
+    ({"records": np.array(3, dtype=np.uint8)}, WrongType, "records: got ndarray"),
     ({"records": [b"a"]}, WrongShape, "records: got 1, expected one for each of 2 rows"),
     ({"records": [b"a", b"bc"]}, WrongShape, "records: got lengths 1 to 2"),
 ]
@@ -158,9 +177,29 @@ def test_an_applicants_own_checks() -> None:
         ([[1, 2], [1, 307]], r"answer of server 2\[1\]: got 307, expected \[0:306\]"),
         ([[1, 2], [1, NAN]], "answer of server 2: got NaN"),
         ([3, 4], r"answer of server 1: got shape \(\), expected \(any\)"),
+        ([[], []], "answer of server 1: got no symbols, expected one for each row"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             scheme.recover(question, queries, answers)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """A narrow NumPy integer must not make a bound overflow, nor a digest differ."""
+    plain: dict[str, Any] = {"levels": 1000, "d": 2, "max_weight": 9000, "d_min": 3, "servers": 3, "collusion": 2}
+    narrow: dict[str, Any] = {name: np.int32(value) for name, value in plain.items()}
+    ours, theirs = (make_scheme("linear-mask", **given) for given in (plain, narrow))
+    assert ours == theirs
+    assert ours.form.bound == 9000 * 2 * 1000**2
+    assert ours.digest([[1, 2]]) == theirs.digest([[1, 2]])
+    assert make_scheme("even_norm/distances", levels=9, d=2, norm=np.int8(6)).form.bound == 10 * 2 * 9**6
+    assert make_scheme("table/distances", levels=9, d=2, cap=np.uint8(200)).field.q == 401
+    assert counterveil.Field(np.int64(7)).bits == 3  # type: ignore[arg-type]
+
+
+def test_q_must_exceed_the_bound_and_not_just_reach_it() -> None:
+    assert make_scheme("baseline", levels=1, d=5).form.bound == 5
+    with pytest.raises(InvalidField, match="q: got 5, expected a prime above 5"):
+        make_scheme("baseline", levels=1, d=5, q=5)
 
 
 def test_warnings_for_what_is_allowed_but_seldom_wanted() -> None:

@@ -46,6 +46,22 @@ def test_table(seed: int, M: int, d: int, bits: int) -> None:
         assert int(values[i]) == sum(int(t[y]) for t, y in zip(tables, rows[i], strict=True)) % field.q
 
 
+@pytest.mark.parametrize("d", [1, 3, 31, 127, 1023])
+@pytest.mark.parametrize("largest", [1, 255, 2**16 - 1, 2**21 - 1, 94_906_267, 2**31 - 1])
+def test_polynomial_is_exact_at_the_edge(d: int, largest: int) -> None:
+    """All entries and all coefficients at their largest and odd, so that a sum past 2^53 would lose its last bit."""
+    for bits in range(18, 62):
+        field = Field(smallest_prime_above(2**bits))
+        rows = np.full((2, d), largest).astype(np.min_scalar_type(largest))
+        rows[1, 0] -= 1
+        coefficients = [np.full(d, 2**bits - 1), np.full(d, 2**bits - 3)]
+        expected = [
+            sum(int(c[0]) * sum(int(y) ** k for y in row) for k, c in enumerate(coefficients, start=1)) % field.q
+            for row in rows
+        ]
+        assert engine.polynomial(field, rows, coefficients, largest).tolist() == expected
+
+
 def test_table_at_the_largest_field_does_not_overflow() -> None:
     field = Field(smallest_prime_above(2**62 - 1000))
     tables = [np.array([field.q - 1])] * 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import warnings
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterveil import make_scheme
-from counterveil.errors import WrongType
+from counterveil.errors import OversizedField, WrongType
 from counterveil.randomness import Common, Fresh, frame, uniform
+from counterveil.spir import Polynomials, Subsets
 
 KEY = bytes(range(32))
 SITUATION: dict[str, Any] = {"digest": b"D" * 32, "ticket": b"claims", "servers": (1, 2)}
@@ -140,11 +142,15 @@ def test_the_digest_binds_every_parameter() -> None:
         {"name": "linear-mask", "max_weight": 9},
         {"name": "euclidean/masked_differences"},
         {"name": "table/masked", "cap": 10},
+        {"name": "dot/masked"},
+        {"q": 2**31 - 1},
     ]
     digests = []
     for change in changes:
         parameters = base | change
-        scheme = make_scheme(parameters.pop("name", "mask"), **parameters)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OversizedField)
+            scheme = make_scheme(parameters.pop("name", "mask"), **parameters)
         digests.append(scheme.digest(rows, records))
     scheme = make_scheme("mask", **base)
     digests += [scheme.digest(rows[::-1], records), scheme.digest(rows, records[::-1]), scheme.digest(rows)]
@@ -169,6 +175,65 @@ def test_fresh_pads_are_in_range_and_never_repeat() -> None:
     assert all(int(d.min()) >= 0 and int(d.max()) < 2**61 - 1 for d in draws)
 
 
+def test_fresh_pads_reach_every_element() -> None:
+    for q in (2, 3, 5, 256):
+        assert set(Fresh().elements(q, 40 * q).tolist()) == set(range(q))
+
+
+def test_a_schemes_common_randomness_binds_key_digest_ticket_and_servers() -> None:
+    scheme = make_scheme("diff", levels=9, d=2, alphas=[3, 5])
+    expected = Common(KEY, digest=b"digest", ticket=b"ticket", servers=[3, 5]).elements("pad", 11, 50)
+    assert np.array_equal(scheme.common(KEY, b"digest", b"ticket").elements("pad", 11, 50), expected)
+    other = make_scheme("diff", levels=9, d=2)
+    for common in (
+        scheme.common(bytes(32), b"digest", b"ticket"),
+        scheme.common(KEY, b"digest2", b"ticket"),
+        scheme.common(KEY, b"digest", b"ticket2"),
+        other.common(KEY, b"digest", b"ticket"),
+    ):
+        assert not np.array_equal(common.elements("pad", 11, 50), expected)
+    with pytest.raises(WrongType, match="digest and ticket: got something else, expected bytes"):
+        scheme.common(KEY, b"digest", "ticket")  # type: ignore[arg-type]
+
+
+class Recorded:
+    """Common randomness that notes what is drawn from it."""
+
+    def __init__(self) -> None:
+        self.common = Common(KEY, **SITUATION)
+        self.drawn: list[tuple[Any, ...]] = []
+
+    def elements(self, purpose: str, q: int, count: int, *, request: int = 0, coefficient: int = 0) -> Any:
+        self.drawn.append((purpose, q, count, request, coefficient))
+        return self.common.elements(purpose, q, count, request=request, coefficient=coefficient)
+
+    def order(self, count: int) -> Any:
+        self.drawn.append(("order", count))
+        return self.common.order(count)
+
+
+def test_what_is_drawn_for_one_question_is_over_the_right_range_and_never_drawn_twice() -> None:
+    rows = np.arange(12).reshape(6, 2)
+    scheme = make_scheme("mask+", levels=20, d=2, servers=3, d_min=7, expansion=2, shuffle=True)
+    common, q = Recorded(), scheme.field.q
+    scheme.answer(2, rows, np.zeros(4, dtype=np.int64), common)
+    assert common.drawn == [("order", 6), ("mask", 14, 6, 0, 0), ("pad", q, 6, 0, 1), ("pad", q, 6, 0, 2)]
+
+
+def test_what_is_drawn_for_one_record_too() -> None:
+    parts, shares = Subsets(3, 40), Polynomials(3, 2, 40)
+    common = Recorded()
+    prepared = parts.prepare(np.zeros((6, 40), dtype=np.uint8), common)
+    assert common.drawn == [("package", 256, 32 * 6, 0, 0)]
+    assert len({package.tobytes() for package in prepared}) == 6  # equal records, each under a key of its own
+    common = Recorded()
+    parts.answer(1, prepared, parts.query(6, 1, Fresh())[0], common, request=5)
+    assert common.drawn == [("record", 256, 36, 5, 0)]
+    common = Recorded()
+    shares.answer(1, np.zeros((6, 40), dtype=np.uint8), shares.query(6, 1, Fresh())[0], common, request=5)
+    assert common.drawn == [("record", 256, 40, 5, 1), ("record", 256, 40, 5, 2)]
+
+
 def test_recorded_vectors() -> None:
     """What other implementations, and later versions, must derive as well."""
     vectors = json.loads(VECTORS.read_text())
@@ -188,5 +253,9 @@ def test_recorded_vectors() -> None:
                 request=vector["request"], coefficient=vector["coefficient"],
             )  # fmt: skip
             assert drawn[vector["first"] :].tolist() == vector["elements"]
+    for vector in vectors["digests"]:
+        scheme = make_scheme(vector["scheme"], **vector["parameters"])
+        assert scheme.digest(vector["rows"], np.array(vector["records"], dtype=np.uint8)).hex() == vector["digest"]
+    assert len(vectors["digests"]) >= 2
     assert len(vectors["elements"]) >= 4
     assert len(vectors["orders"]) >= 1

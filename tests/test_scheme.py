@@ -167,6 +167,14 @@ def test_conformance_accepts_a_no_op_and_refuses_a_broken_form() -> None:
         check_form(Dishonest(levels=(3,)), rows, question)
 
 
+def test_conformance_refuses_a_bound_that_lies() -> None:
+    class Lying(InTheClear):
+        bound = 2
+
+    with pytest.raises(AssertionError, match="a cost of 3, above the bound 2"):
+        check_form(Lying(levels=(3,)), np.array([[3], [1]]), Question())
+
+
 def test_conformance_refuses_a_broken_reveal() -> None:
     class Largest(Reveal):
         def nearest(self, field: Field, revealed: Vector) -> int:

@@ -106,6 +106,10 @@ def test_pads_differ_between_requests_and_agree_between_servers() -> None:
     first = spir.answer(1, records, nothing, common)
     assert np.array_equal(first, spir.answer(2, records, nothing, common))
     assert not np.array_equal(first, spir.answer(1, records, nothing, common, request=1))
+    shares = Polynomials(3, 2, 32)
+    answers = [shares.answer(1, records, np.zeros(4, dtype=np.uint8), common, request=r) for r in (0, 1, 0)]
+    assert np.array_equal(answers[0], answers[2])
+    assert not np.array_equal(answers[0], answers[1])
 
 
 @pytest.mark.parametrize(
@@ -134,6 +138,10 @@ def test_bad_queries_and_answers_are_refused() -> None:
             spir.answer(4, records, np.zeros(length, dtype=np.uint8), common)
         with pytest.raises(OutOfRange, match=r"position: got 9, expected \[0:8\]"):
             spir.query(9, 9, Fresh())
+        with pytest.raises(WrongShape, match=r"prepared records: got shape \(9, 5\)"):
+            spir.answer(1, random_records(9, 5), np.zeros(length, dtype=np.uint8), common)
+        with pytest.raises(WrongShape, match=r"records: got shape \(9, 5\), expected \(any, 4\)"):
+            spir.prepare(random_records(9, 5), common)
         with pytest.raises(WrongShape, match="record answers: got 1, expected one from each"):
             spir.recover([np.zeros(4, dtype=np.uint8)])
         with pytest.raises(InvalidInput, match="record answer of server 2"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -20,31 +20,50 @@ def integer(what: str, value: object, least: int, most: int | None = None) -> in
     return int(value)
 
 
+def flag(what: str, value: object) -> bool:
+    """Accept True or False."""
+    if not isinstance(value, bool | np.bool):
+        raise WrongType(what, got=type(value).__name__, expected="True or False")
+    return bool(value)
+
+
 def integers(what: str, values: object, shape: tuple[int | None, ...]) -> Integers:
     """Accept an integer array of that shape, None standing for any length.
 
-    Floats, NaN, None, booleans and ragged lists are refused: they are not codes.
+    Floats, NaN, None, masked entries, booleans and ragged lists are refused: they are not codes.
     """
+    array = _array(what, values)
+    if array.ndim != len(shape) or any(b is not None and a != b for a, b in zip(array.shape, shape, strict=True)):
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise WrongShape(what, got=f"shape {array.shape}", expected=f"({wanted})")
+    return array
+
+
+def rows(values: object, d: int | None = None) -> Integers:
+    """Accept the rows of a database, M >= 1 of them, with d columns."""
+    array = _array("rows", values)
+    if array.ndim and not len(array):
+        raise EmptyDatabase("rows", got="M = 0", expected="at least one row")
+    return integers("rows", array, (None, d))
+
+
+def _array(what: str, values: object) -> Integers:
     try:
         array = np.asarray(values)
     except ValueError:
         raise WrongShape(what, got="lists of unequal length", expected="a rectangular array") from None
     missing = array.dtype.kind == "f" and np.isnan(array).any()
-    if missing or (array.dtype.kind == "O" and any(v is None or v != v for v in array.flat)):
+    if missing or np.ma.is_masked(values) or (array.dtype.kind == "O" and any(map(_is_nothing, array.flat))):
         raise MissingValue(what, got="NaN or None", expected="integers")
     if array.dtype.kind not in "iu" and array.size:
         raise WrongType(what, got=f"dtype {array.dtype}", expected="integers")
-    if array.ndim != len(shape) or any(b is not None and a != b for a, b in zip(array.shape, shape, strict=True)):
-        wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise WrongShape(what, got=f"shape {array.shape}", expected=f"({wanted})")
     return cast(Integers, array)
 
 
-def rows(values: object, d: int | None = None) -> Integers:
-    """Accept the rows of a database, M >= 1 of them, with d columns."""
-    if isinstance(values, Sized) and not len(values):
-        raise EmptyDatabase("rows", got="M = 0", expected="at least one row")
-    return integers("rows", values, (None, d))
+def _is_nothing(value: object) -> bool:
+    return (
+        value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+    )
 
 
 def in_range(what: str, values: Integers, low: int, high: int | Sequence[int] | None = None) -> None:

@@ -16,6 +16,8 @@ from .randomness import CommonRandomness, Fresh
 from .reveals import Reveal
 from .sharing import reconstruct, split
 
+_ROOMY = 2**61 - 1  # a field in which no honest cost wraps
+
 
 def check_form(form: Form, rows: ArrayLike, question: Question) -> None:
     """Check that shares of the question, evaluated apart and put together, give the cost of every row."""
@@ -24,15 +26,18 @@ def check_form(form: Form, rows: ArrayLike, question: Question) -> None:
     secret = form.encode(question)
     _hold(len(secret) == form.symbols, f"{form.name}: encodes {len(secret)} symbols, says {form.symbols}")
     _hold(costs.shape == (len(codes),), f"{form.name}: {costs.shape} costs for {len(codes)} rows")
-    _hold(int(costs.max()) <= form.bound, f"{form.name}: a cost of {costs.max()}, above the bound {form.bound}")
+    roomy = Field(_ROOMY)
+    values = form.evaluate(roomy, codes, roomy.vector(secret))
+    largest = int(roomy.add(values, form.offset(question) % _ROOMY).max())
+    _hold(largest <= form.bound, f"{form.name}: a cost of {largest}, above the bound {form.bound}")
     for collusion in (1, 2, 3):
         degree = form.degree * collusion
         alphas = range(1, degree + 2)
         field = Field(smallest_prime_above(max(form.bound, degree + 1)))
         queries = split(field, field.vector(secret), alphas, collusion, Fresh())
         known = form.known(field, question, queries)
-        values = [field.sub(form.evaluate(field, codes, Q), k) for Q, k in zip(queries, known, strict=True)]
-        value = reconstruct(field, alphas, values, degree)
+        cleaned = [field.sub(form.evaluate(field, codes, Q), k) for Q, k in zip(queries, known, strict=True)]
+        value = reconstruct(field, alphas, cleaned, degree)
         _hold(np.array_equal(value, costs), f"{form.name}: shares of degree {collusion} do not give the cost")
 
 

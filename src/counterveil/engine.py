@@ -17,11 +17,16 @@ from .gf256 import PRODUCTS
 Matrix = NDArray[np.float64] | NDArray[np.int64]
 
 _ROWS = 8192  # rows at a time: a block of codes as float64 stays in the cache
+_BYTES = 1 << 20  # bytes of records at a time
 _EXACT = 53  # float64 adds and multiplies integers exactly below 2^53
 
 
-def _blocks(count: int) -> Iterator[slice]:
-    return (slice(start, start + _ROWS) for start in range(0, count, _ROWS))
+def _blocks(count: int, rows: int = _ROWS) -> Iterator[slice]:
+    return (slice(start, start + rows) for start in range(0, count, rows))
+
+
+def _record_blocks(records: Bytes) -> Iterator[slice]:
+    return _blocks(len(records), max(1, _BYTES // records.shape[1]))
 
 
 def polynomial(field: Field, rows: Codes, coefficients: Sequence[Vector], largest: int) -> Vector:
@@ -82,7 +87,7 @@ def table(field: Field, rows: Codes, tables: Sequence[Vector]) -> Vector:
 def xor(records: Bytes, chosen: NDArray[np.bool_]) -> Bytes:
     """Return the xor of the chosen records, one per row of an (M, length) array."""
     total = np.zeros(records.shape[1], dtype=np.uint8)
-    for block in _blocks(len(records)):
+    for block in _record_blocks(records):
         total ^= np.bitwise_xor.reduce(records[block][chosen[block]], axis=0)
     return total
 
@@ -90,6 +95,6 @@ def xor(records: Bytes, chosen: NDArray[np.bool_]) -> Bytes:
 def combine(records: Bytes, scalars: NDArray[np.integer]) -> Bytes:
     """Return sum_i scalars[i] * records[i] over GF(2^8)."""
     total = np.zeros(records.shape[1], dtype=np.uint8)
-    for block in _blocks(len(records)):
+    for block in _record_blocks(records):
         total ^= np.bitwise_xor.reduce(PRODUCTS[scalars[block, None], records[block]], axis=0)
     return total

@@ -80,7 +80,7 @@ class Field:
     q: int
 
     def __post_init__(self) -> None:
-        checks.integer("q", self.q, 2)
+        object.__setattr__(self, "q", checks.integer("q", self.q, 2))
         if self.q >= LIMIT or not _is_prime(self.q):
             raise InvalidField("q", got=self.q, expected="a prime below 2^62")
 
@@ -89,10 +89,8 @@ class Field:
         """Bits that one symbol takes on the wire: ⌈log2 q⌉."""
         return (self.q - 1).bit_length()
 
-    def vector(self, values: Iterable[int] | NDArray[np.integer]) -> Vector:
+    def vector(self, values: Iterable[int]) -> Vector:
         """Reduce integers of any size or sign into a vector."""
-        if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
-            return np.asarray(values % self.q, dtype=np.int64)
         return np.array([int(v) % self.q for v in values], dtype=np.int64)
 
     def check(self, what: str, values: object, length: int) -> Vector:

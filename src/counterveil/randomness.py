@@ -93,6 +93,8 @@ class Common:
     def __init__(self, key: bytes, *, digest: bytes, ticket: bytes, servers: Iterable[int]) -> None:
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise WrongType("common key", got="something else", expected=f"{KEY_BYTES} bytes")
+        if not isinstance(digest, bytes) or not isinstance(ticket, bytes):
+            raise WrongType("digest and ticket", got="something else", expected="bytes")
         situation = frame([VERSION, digest, ticket, frame(servers)])
         self._mac = hmac.new(key, situation, hashlib.sha256)
 

@@ -112,13 +112,14 @@ def retrieve(
     if len(held) != len(codes):
         raise WrongShape("records", got=len(held), expected=f"one for each of {len(codes)} rows")
 
+    spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
+
     key, digest, applicant = new_key(), scheme.digest(codes, held), Fresh()
     common = scheme.common(key, digest, ticket=new_key())
     asked = run(scheme, codes, Question(x, weights, costs), randomness=applicant, common=common)
 
     order = common.order(len(codes)) if scheme.reveal.shuffle else None
-    spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
-    prepared = spir.prepare(held, scheme.common(key, digest))
+    prepared = spir.prepare(held, scheme.common(key, digest, b""))
     queries = spir.query(len(codes), asked.position, applicant)
     answers = [spir.answer(n, prepared, query, common, order=order) for n, query in enumerate(queries, start=1)]
 

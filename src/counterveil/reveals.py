@@ -6,14 +6,13 @@ or without a secret order. One table holds them all.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from . import checks
 from .arrays import Vector
-from .errors import NoMask, OutOfRange, UnknownName
+from .errors import OutOfRange, UnknownName
 from .field import Field
 from .randomness import CommonRandomness
 
@@ -33,8 +32,9 @@ class Reveal:
     expansion: int = 1  # s: costs are multiplied by it before masking (rule 9)
 
     def __post_init__(self) -> None:
-        checks.integer("d_min", self.d_min, 1)
-        checks.integer("expansion", self.expansion, 1)
+        object.__setattr__(self, "shuffle", checks.flag("shuffle", self.shuffle))
+        object.__setattr__(self, "d_min", checks.integer("d_min", self.d_min, 1))
+        object.__setattr__(self, "expansion", checks.integer("expansion", self.expansion, 1))
         if not self.masked and self.expansion * self.d_min != 1:
             got = f"d_min = {self.d_min}, expansion = {self.expansion}"
             raise OutOfRange("mask", got=got, expected=f"both 1: the reveal {self.name} has no mask")
@@ -98,10 +98,7 @@ REVEALS: dict[str, Reveal] = {
 
 
 def make_reveal(name: str, *, shuffle: bool = False, d_min: int = 1, expansion: int = 1) -> Reveal:
-    """Build the reveal of that name; warn where a mask is asked for that hides nothing."""
+    """Build the reveal of that name."""
     if name not in REVEALS:
         raise UnknownName("reveal", got=name, expected=f"one of {', '.join(REVEALS)}")
-    reveal = replace(REVEALS[name], shuffle=shuffle, d_min=d_min, expansion=expansion)
-    if reveal.masked and d_min == 1:
-        warnings.warn(f"{name}: d_min = 1 means no mask; every cost is revealed", NoMask, stacklevel=2)
-    return reveal
+    return replace(REVEALS[name], shuffle=shuffle, d_min=d_min, expansion=expansion)

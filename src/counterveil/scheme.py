@@ -17,7 +17,16 @@ from numpy.typing import ArrayLike
 
 from . import checks
 from .arrays import Bytes, Codes, Vector
-from .errors import InvalidField, OversizedField, TooFewServers, UnknownName, WrongShape
+from .errors import (
+    EmptyDatabase,
+    InvalidField,
+    NoMask,
+    OversizedField,
+    TooFewServers,
+    UnknownName,
+    WrongShape,
+    WrongType,
+)
 from .field import Field, smallest_prime_above
 from .forms import Form, Question, make_form
 from .randomness import VERSION, Common, CommonRandomness, Fresh, Randomness, frame, new_key
@@ -51,7 +60,7 @@ class Scheme:
     field: Field
 
     def __post_init__(self) -> None:
-        checks.integer("collusion", self.collusion, 1)
+        object.__setattr__(self, "collusion", checks.integer("collusion", self.collusion, 1))
         if self.servers <= self.form.degree * self.collusion:
             enough = f"at least {self.form.degree * self.collusion + 1}: {self.form.name} against {self.collusion}"
             raise TooFewServers("servers", got=self.servers, expected=enough)
@@ -77,6 +86,8 @@ class Scheme:
         >>> Scheme.of(FORMS["weighted"](levels=[10] * 20, max_weight=5), REVEALS["differences"]).field
         Field(q=20011)
         """
+        if alphas is not None and not isinstance(alphas, Sequence | np.ndarray):
+            raise WrongType("alphas", got=type(alphas).__name__, expected="one number for each server")
         if servers is None:
             T = 1 if collusion is None else checks.integer("collusion", collusion, 1)
             servers = form.degree * T + 1 if alphas is None else len(alphas)
@@ -90,6 +101,8 @@ class Scheme:
         field = Field(smallest if q is None else q)
         if field.q > smallest:
             warnings.warn(f"q = {q}: the smallest prime, {smallest}, gives away less", OversizedField, stacklevel=2)
+        if reveal.masked and reveal.d_min == 1:
+            warnings.warn(f"{reveal.name}: d_min = 1 means no mask; every cost is revealed", NoMask, stacklevel=2)
         return cls(form=form, reveal=reveal, alphas=points, collusion=collusion, field=field)
 
     @property
@@ -108,6 +121,8 @@ class Scheme:
         Security: row n may be seen by server n; any T rows are uniform whatever the question.
         Paper: `queries_no_weight`, `queries_weighted`.
         """
+        if not isinstance(question, Question):
+            raise WrongType("question", got=type(question).__name__, expected="a Question")
         secret = self.field.vector(self.form.encode(question))
         return split(self.field, secret, self.alphas, self.collusion, randomness)
 
@@ -131,6 +146,9 @@ class Scheme:
         if len(answers) != self.servers:
             raise WrongShape("answers", got=len(answers), expected=f"one from each of {self.servers} servers")
         length = checks.integers("answer of server 1", answers[0], (None,)).size
+        if length < self.reveal.length(1):
+            raise EmptyDatabase("answer of server 1", got="no symbols", expected="one for each row")
+        queries = checks.integers("queries", queries, (self.servers, self.form.symbols)).astype(np.int64)
         received = [self.field.check(f"answer of server {n}", a, length) for n, a in enumerate(answers, start=1)]
         known = [self.reveal.constant(self.field, term) for term in self.form.known(self.field, question, queries)]
         cleaned = [self.field.sub(answer, term) for answer, term in zip(received, known, strict=True)]
@@ -153,8 +171,8 @@ class Scheme:
             digest.update(frame([part]))
         return digest.digest()
 
-    def common(self, key: bytes, digest: bytes, ticket: bytes = b"") -> Common:
-        """Return the common randomness of this scheme's servers for one ticket; without one, what outlasts tickets."""
+    def common(self, key: bytes, digest: bytes, ticket: bytes) -> Common:
+        """Return the common randomness of this scheme's servers for one ticket; b"" for what outlasts tickets."""
         return Common(key, digest=digest, ticket=ticket, servers=self.alphas)
 
 
@@ -190,7 +208,7 @@ def run(
 ) -> Transcript:
     """Play all parties: the applicant asks, every server answers, the applicant recovers."""
     queries = scheme.query(question, randomness or Fresh())
-    common = common or scheme.common(new_key(), scheme.digest(rows))
+    common = common or scheme.common(new_key(), scheme.digest(rows), b"run")
     answers = [scheme.answer(n, rows, query, common) for n, query in enumerate(queries, start=1)]
     revealed = scheme.recover(question, queries, answers)
     return Transcript(queries, answers, revealed, scheme.nearest(revealed))

@@ -29,6 +29,8 @@ _GF256 = GF256()
 
 def as_records(records: Sequence[bytes] | Bytes) -> Bytes:
     """Check records and return them as an (M, length) array of bytes, all of one length."""
+    if not isinstance(records, Sequence | np.ndarray) or (np.ndim(records) == 0 and not isinstance(records, Sequence)):
+        raise WrongType("records", got=type(records).__name__, expected="a list of bytes, or an array of uint8")
     if not len(records):
         raise EmptyDatabase("records", got="M = 0", expected="at least one record")
     if not isinstance(records, np.ndarray):
@@ -96,6 +98,7 @@ class Subsets:
 
     def prepare(self, records: Bytes, common: CommonRandomness) -> Bytes:
         """Return the records as the servers hold them, the same at each: an (M, parts * part) array."""
+        _check_length("records", records, self.length)
         if self.parts == 1:
             return records
         count = len(records)
@@ -110,7 +113,7 @@ class Subsets:
 
         Security: row n may be seen by server n; each row alone is uniform whatever the position.
         """
-        checks.integer("position", position, 0, count - 1)
+        checks.integer("position", position, 0, checks.integer("count", count, 1) - 1)
         bits = count * self.parts
         noise = randomness.elements(256, -(-bits // 8)).astype(np.uint8)
         secret = np.unpackbits(noise, count=bits)
@@ -131,6 +134,7 @@ class Subsets:
     ) -> Bytes:
         """Return the xor of the chosen parts, under the pad that all servers share for this request."""
         checks.integer("server", server, 1, self.servers)
+        _check_length("prepared records", prepared, self.parts * self.part)
         count = len(prepared)
         bits = count * self.parts
         packed = _as_bytes("record query", query, -(-bits // 8))
@@ -172,6 +176,7 @@ class Polynomials:
 
     def prepare(self, records: Bytes, common: CommonRandomness) -> Bytes:
         """Return the records as the servers hold them: as they are."""
+        _check_length("records", records, self.length)
         return records
 
     def query(self, count: int, position: int, randomness: Randomness) -> Bytes:
@@ -179,7 +184,7 @@ class Polynomials:
 
         Security: row n may be seen by server n; any T rows are uniform whatever the position.
         """
-        checks.integer("position", position, 0, count - 1)
+        checks.integer("position", position, 0, checks.integer("count", count, 1) - 1)
         unit = np.zeros(count, dtype=np.int64)
         unit[position] = 1
         return split(_GF256, unit, self.alphas, self.collusion, randomness).astype(np.uint8)
@@ -196,6 +201,7 @@ class Polynomials:
     ) -> Bytes:
         """Return sum_i query_i * record_i + sum_t alpha^t Z'_t, t = 1..N-1."""
         checks.integer("server", server, 1, self.servers)
+        _check_length("prepared records", prepared, self.length)
         scalars = _by_row(_as_bytes("record query", query, len(prepared)), order)
         pads = [
             common.elements("record", 256, self.length, request=request, coefficient=t) for t in range(1, self.servers)
@@ -216,6 +222,11 @@ Spir = Subsets | Polynomials
 def make_spir(*, servers: int, collusion: int, length: int) -> Spir:
     """Choose the record step for so many servers, so many of which may collude."""
     return Subsets(servers, length) if collusion == 1 else Polynomials(servers, collusion, length)
+
+
+def _check_length(what: str, records: Bytes, length: int) -> None:
+    if records.ndim != 2 or records.shape[1] != length:
+        raise WrongShape(what, got=f"shape {records.shape}", expected=f"(any, {length})")
 
 
 def _by_row(values: NDArray[np.uint8], order: Order | None) -> NDArray[np.uint8]:

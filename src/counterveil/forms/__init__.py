@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .. import checks
 from ..errors import UnknownName
 from .dot import Dot
 from .euclidean import Euclidean
@@ -28,13 +29,20 @@ FORMS: dict[str, Callable[..., Form]] = {
     "even_norm": EvenNorm,
     "table": Table,
 }
+_PARAMETERS = {"even_norm": ["max_weight", "norm"], "table": ["max_weight", "cap"]}
 
 
 def make_form(name: str, *, levels: ArrayLike, d: int, **parameters: Any) -> Form:
     """Build the form of that name; `levels` is one largest code R for all d features, or one for each."""
     if name not in FORMS:
         raise UnknownName("form", got=name, expected=f"one of {', '.join(FORMS)}")
-    each = (levels,) * d if np.ndim(levels) == 0 else levels
+    known = _PARAMETERS.get(name, ["max_weight"])
+    for given in parameters:
+        if given not in known:
+            raise UnknownName("parameter", got=given, expected=f"one of {', '.join(known)}, for the form {name}")
+    checks.integer("d", d, 1)
+    several = levels.ndim > 0 if isinstance(levels, np.ndarray) else isinstance(levels, list | tuple | range)
+    each = checks.integers("levels", levels, (d,)) if several else (levels,) * d
     return FORMS[name](levels=each, **parameters)
 
 

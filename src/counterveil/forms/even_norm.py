@@ -26,7 +26,7 @@ class EvenNorm(Polynomial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.integer("norm", self.norm, 2)
+        object.__setattr__(self, "norm", checks.integer("norm", self.norm, 2))
         if self.norm % 2:
             raise OutOfRange("norm", got=self.norm, expected="an even number")
 

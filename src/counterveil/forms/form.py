@@ -51,7 +51,7 @@ class Form(ABC):
             raise WrongShape("levels", got="none", expected="one largest code for each feature")
         checks.in_range("levels", levels, 1, MOST_LEVELS)
         object.__setattr__(self, "levels", tuple(int(R) for R in levels))
-        checks.integer("max_weight", self.max_weight, 1)
+        object.__setattr__(self, "max_weight", checks.integer("max_weight", self.max_weight, 1))
 
     @property
     @abstractmethod

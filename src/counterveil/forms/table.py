@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ class Table(Form):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cap is not None:
-            checks.integer("cap", self.cap, 1)
+            object.__setattr__(self, "cap", checks.integer("cap", self.cap, 1))
 
     @property
     def symbols(self) -> int:
@@ -43,10 +44,14 @@ class Table(Form):
 
     def encode(self, question: Question) -> list[int]:
         """Return the tables, one after the other; x is not needed beside them."""
+        if question.x is not None:
+            self.point(question)
         if question.costs is None:
             tables = self._squared_distances(question)
         elif question.weights is not None:
             raise WrongType("weights", got="weights beside costs", expected="one or the other")
+        elif not isinstance(question.costs, Sequence | np.ndarray):
+            raise WrongType("costs", got=type(question.costs).__name__, expected=f"{self.d} tables")
         elif len(question.costs) != self.d:
             raise WrongShape("costs", got=f"{len(question.costs)} tables", expected=f"{self.d}")
         else:
