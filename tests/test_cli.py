@@ -75,6 +75,13 @@ ERRORS: list[tuple[list[str], str]] = [
     (["build", "text.csv", "--schema", "small.toml", "--accepted", "ok"], "x[0]: got 'a', expected a number"),
     (["build", "none.csv", "--schema", "small.toml", "--accepted", "ok"], "none.csv: got no such file"),
     (["build", "rejected.csv", "--schema", "small.toml", "--accepted", "ok"], "accepted: got none of 1 rows"),
+    (["build", "credit.csv", "--schema", "credit.toml", "--accepted", "credit=--5"], "got no row with '--5'"),
+    (
+        ["build", "unseen.csv", "--schema", "job.toml", "--accepted", "ok"],
+        "job[0]: got 'pilot', expected one of 'clerk'",
+    ),
+    (["build", "small.csv", "--schema", "odd.toml", "--accepted", "ok"], "odd.toml, feature 'number 1': got"),
+    (["build", "small.csv", "--schema", "huge.toml", "--accepted", "ok"], "huge.toml, feature 'x': got step: got"),
     (["inspect", "credit.csv"], "credit.csv: got first line: something else, expected COUNTERVEIL BUNDLE 1"),
     (["inspect", "none.bundle"], "none.bundle: got No such file"),
 ]
@@ -89,6 +96,12 @@ def test_errors_are_one_line_and_exit_code_2(folder: Path, arguments: list[str],
     (folder / "small.csv").write_text("x,ok\n1,true\n99,true\n")
     (folder / "gap.csv").write_text("x,ok\n1,true\n,true\n")
     (folder / "text.csv").write_text("x,ok\na,true\n")
+    (folder / "odd.toml").write_text("feature = [3]\n")
+    (folder / "huge.toml").write_text(
+        '[[feature]]\nname = "x"\nkind = "numeric"\nlow = 0\nhigh = 1e308\nstep = 1e-10\n'
+    )
+    (folder / "job.toml").write_text('[[feature]]\nname = "job"\nkind = "categorical"\nvalues = ["clerk"]\n')
+    (folder / "unseen.csv").write_text("job,ok\npilot,true\n")
     (folder / "rejected.csv").write_text("x,ok\n1,false\n")
     paths = [str(folder / a) if "." in a and not a.startswith("-") else a for a in arguments]
     if arguments[0] == "build":
@@ -100,3 +113,45 @@ def test_errors_are_one_line_and_exit_code_2(folder: Path, arguments: list[str],
     assert failed.stderr.count("\n") == 1
     assert "Traceback" not in failed.stderr
     assert not (folder / "out.bundle").exists()
+
+
+def test_output_that_cannot_be_written(folder: Path) -> None:
+    source, schema = folder / "credit.csv", folder / "credit.toml"
+    nowhere = folder / "no" / "such" / "place"
+    for output in (nowhere, folder):
+        failed = run("schema", "infer", source, "-o", output)
+        assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
+        assert "expected a place that can be written" in failed.stderr
+        failed = run("build", source, "--schema", schema, "--accepted", "credit=good", "-o", output)
+        assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
+        assert "expected a" in failed.stderr
+    assert not list(folder.parent.glob(f".{folder.name}*"))
+    odd = run("schema", "infer", source, "--levels", 0)
+    assert odd.returncode == 2
+    assert "Traceback" not in odd.stderr
+
+
+def test_labels_are_shown_as_they_are_written(folder: Path) -> None:
+    (folder / "label.toml").write_text(
+        '[[feature]]\nname = "x"\nlabel = "[/x] income [net]"\nkind = "numeric"\nlow = 0\nhigh = 99\nlevels = 9\n'
+    )
+    (folder / "label.csv").write_text("x,ok,note\n1,true,2026-01-01\n")
+    run(
+        "build",
+        folder / "label.csv",
+        "--schema",
+        folder / "label.toml",
+        "--accepted",
+        "ok",
+        "-o",
+        folder / "label.bundle",
+    )
+    shown = run("inspect", folder / "label.bundle")
+    assert "[/x] income [net]" in shown.stdout, shown.stderr
+
+
+def test_infer_says_what_it_leaves_out(folder: Path) -> None:
+    names = "\n".join(f"person {i},{i % 7}" for i in range(60))
+    (folder / "names.csv").write_text(f"name,x\n{names}\n")
+    said = run("schema", "infer", folder / "names.csv", "-o", folder / "names.toml")
+    assert "Left out, being free text, dates or empty: name." in said.stdout

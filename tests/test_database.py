@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +262,130 @@ def test_a_record_from_a_lying_server_is_refused() -> None:
     for number in (float("inf"), float("nan")):
         with pytest.raises((OutOfRange, MissingValue), match="income"):
             decode(SCHEMA, "row", np.float64(number).tobytes() + row[8:])
+
+
+def forge(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write a bundle whose manifest says something else, under a digest that fits: no secret is needed for that."""
+    Database.build(FRAME, SCHEMA, accepted=ACCEPTED, record="cell").save(path)
+    whole = path.read_bytes()
+    start = whole.index(b"\n") + 9
+    end = start + int.from_bytes(whole[start - 8 : start], "little")
+    manifest = json.loads(whole[start:end])
+    change(manifest)
+    manifest["digest"] = ""
+    unsigned = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
+    manifest["digest"] = hashlib.sha256(unsigned).hexdigest()
+    forged = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
+    head = whole[: start - 8] + len(forged).to_bytes(8, "little") + forged
+    path.write_bytes(head + bytes(-len(head) % 4096) + whole[4096:])
+
+
+def set_in(manifest: dict[str, Any], place: str, value: Any) -> None:
+    *parents, last = place.split(".")
+    for parent in parents:
+        manifest = manifest[parent]
+    manifest[last] = value
+
+
+def test_a_forged_manifest_that_says_the_same_opens(tmp_path: Path) -> None:
+    forge(tmp_path / "bundle", lambda _: None)
+    assert len(Database.open(tmp_path / "bundle").codes) == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("codes.dtype", "O"),
+        ("codes.dtype", "xyz"),
+        ("codes.dtype", "|S0"),
+        ("codes.dtype", "(2,)u1"),
+        ("codes.dtype", "|b1"),
+        ("records.dtype", "|V1"),
+        ("codes.shape", [-1, -3]),
+        ("codes.shape", [10**30, 3]),
+        ("records.shape", [1, 6]),
+        ("records.shape", [0, 6]),
+        ("counts.rows", -5),
+        ("counts.rows", 0),
+        ("min_cell", 0),
+        ("schema", {"feature": [3]}),
+        ("schema", {"feature": []}),
+        ("schema", []),
+        ("record", "row"),
+    ],
+)
+def test_a_forged_manifest_that_does_not_fit_is_refused(tmp_path: Path, place: str, value: Any) -> None:
+    forge(tmp_path / "bundle", lambda manifest: set_in(manifest, place, value))
+    with pytest.raises(InvalidBundle, match="bundle: got"):
+        Database.open(tmp_path / "bundle")
+
+
+def test_codes_beyond_their_levels_are_refused(tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["schema"]["feature"][0]["high"] = 1500.0
+
+    forge(tmp_path / "bundle", change)
+    with pytest.raises(InvalidBundle, match="codes: a level beyond its feature's"):
+        Database.open(tmp_path / "bundle")
+
+
+def test_a_manifest_nested_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    Database.build(FRAME, SCHEMA, accepted=ACCEPTED).save(path)
+    deep = b'{"schema":' + b"[" * 200_000
+    path.write_bytes(b"COUNTERVEIL BUNDLE 1\n" + len(deep).to_bytes(8, "little") + deep)
+    with pytest.raises(InvalidBundle, match="manifest: something that cannot be read"):
+        Database.open(path)
+
+
+def test_save_does_not_replace_what_is_not_a_file(tmp_path: Path) -> None:
+    built = Database.build(FRAME, SCHEMA, accepted=ACCEPTED)
+    with pytest.raises(InvalidBundle, match="got something that is not a file"):
+        built.save(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidBundle, match="got something that is not a file"):
+        built.save(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["x", "x"]), "frame: got the column 'x' twice, expected each once"),
+        (pl.LazyFrame({"x": [1]}), "frame: got LazyFrame, expected a pandas, polars or pyarrow frame"),
+        ({"x": [[1, 2]], "ok": [True]}, r"x\[0\]: got .*, expected a number"),
+    ],
+)
+def test_frames_that_cannot_be_read(frame: Any, message: str) -> None:
+    schema = Schema(features=(Numeric(name="x", low=0, high=2, levels=2),))
+    with pytest.raises((WrongShape, WrongType), match=message):
+        Database.build(frame, schema, accepted="ok")
+
+
+def test_frames_that_need_care(tmp_path: Path) -> None:
+    mixed = {"x": [1, 2.5, None], "ok": [True, True, True]}
+    schema = Schema.infer(mixed, exclude=["ok"])
+    assert schema.features[0].missing == "level"
+    for frame in (
+        mixed,
+        pd.DataFrame(mixed),
+        pd.DataFrame({"x": pd.array([1, 2.5, pd.NA], dtype="Float64"), "ok": True}),
+        pd.DataFrame({"x": pd.Series([1, 2.5, pd.NA], dtype=object), "ok": True}),
+    ):
+        assert len(Database.build(frame, schema, accepted="ok").codes) == 3
+    numbered = pd.DataFrame({0: [1.0, 2.0], 1: [True, False]})
+    assert Schema.infer(numbered, exclude=["1"]).names == ["0"]
+    assert len(Database.build(numbered, Schema.infer(numbered, exclude=["1"]), accepted="1").codes) == 1
+    (tmp_path / "late.csv").write_text("x\n" + "1\n" * 300 + "1.5\nNA\n")
+    (late,) = Schema.infer(tmp_path / "late.csv").features
+    assert isinstance(late, Numeric)
+    assert late.missing == "level"
+    with pytest.raises(WrongType, match=r"column 'ok': got <NA>, expected a verdict for every row"):
+        Database.build(pd.DataFrame({"x": [1.0], "ok": pd.array([pd.NA], dtype="boolean")}), schema, accepted="ok")
+    for verdict in (lambda _: None, lambda _: [[1, 2], [3, 4], [5, 6]], lambda _: [None] * 3):
+        with pytest.raises(WrongType, match="model: got"):
+            Database.build(mixed, schema, verdict)
+    assert Database.build(mixed, schema, lambda _: np.ones((3, 1))).counts.accepted == 3
+    with pytest.raises(WrongType, match="accepted: got list, expected a column"):
+        Database.build(mixed, schema, accepted=[True, True, True])
+    with pytest.raises(WrongType, match="schema: got str, expected a Schema"):
+        Database.build(mixed, "schema.toml", accepted="ok")  # type: ignore[arg-type]

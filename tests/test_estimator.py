@@ -10,8 +10,9 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from counterveil import Numeric, Schema
 from counterveil.datasets import german_credit
-from counterveil.errors import EmptyDatabase, OutOfRange
+from counterveil.errors import EmptyDatabase, OutOfRange, UnknownName, WrongType
 from counterveil.estimator import PrivateCounterfactuals
 from counterveil.frames import Table
 
@@ -36,7 +37,7 @@ def test_kneighbors_finds_the_nearest_accepted_rows_and_where_they_stood() -> No
         assert cost == pytest.approx(truth, abs=1e-3)
         assert (((X[index] - x) / 100) ** 2).sum(axis=1) == pytest.approx(truth, abs=1e-3)
     assert np.array_equal(model.kneighbors(questions, return_distance=False).shape, (20, 1))
-    with pytest.raises(OutOfRange, match="n_neighbors: got 500, expected at most"):
+    with pytest.raises(OutOfRange, match=r"n_neighbors: got 500, expected \[1:"):
         model.kneighbors(questions, n_neighbors=500)
 
 
@@ -64,11 +65,30 @@ def test_frames_in_frames_out(make: Any) -> None:
 
 def test_the_accepted_label() -> None:
     X = [[1.0], [2.0], [3.0]]
-    assert PrivateCounterfactuals().fit(X, ["no", "yes", "yes"]).accepted_ == "yes"
+    assert PrivateCounterfactuals().fit(X, [0, 1, 1]).accepted_ == 1
+    with pytest.raises(WrongType, match="accepted: got no label, expected one of approved, rejected"):
+        PrivateCounterfactuals().fit(X, ["approved", "rejected", "approved"])
     assert PrivateCounterfactuals(accepted="no").fit(X, ["no", "yes", "yes"]).kneighbors([[3.0]])[1].tolist() == [[0]]
     assert PrivateCounterfactuals().fit(X).kneighbors([[3.0]])[1].tolist() == [[2]]
     with pytest.raises(EmptyDatabase, match="y: got no row with 'maybe'"):
         PrivateCounterfactuals(accepted="maybe").fit(X, ["no", "yes", "yes"])
+
+
+def test_columns_that_are_no_features_are_passed_over() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, 9.0], "day": pd.Timestamp("2026-01-01")})
+    model = PrivateCounterfactuals().fit(frame, [0, 0, 1])
+    assert model.schema_.names == ["x"]
+    assert model.explain(frame[:1])["explanation"][0] == "Raise x from 1 to 9."
+
+
+def test_a_schema_that_is_given_is_kept_to() -> None:
+    schema = Schema(features=(Numeric(name="x0", low=0, high=10, step=1),))
+    model = PrivateCounterfactuals(schema).fit([[1.0], [9.0]], [0, 1])
+    with pytest.raises(OutOfRange, match=r"x0\[0\]: got 1000000000.0, expected 0 to 10"):
+        model.kneighbors([[1e9]])
+    clash = PrivateCounterfactuals().fit(pd.DataFrame({"cost": [1.0, 2.0]}), [0, 1])
+    with pytest.raises(UnknownName, match="feature: got cost, which explain adds"):
+        clash.explain(pd.DataFrame({"cost": [1.0]}))
 
 
 def test_it_can_be_cloned_and_asked() -> None:

@@ -163,7 +163,7 @@ BAD_FILES = [
     ('[[feature]]\nname = "a"\nkind = "boolean"\nmissing = "maybe"', "'a', missing: got Invalid"),
     ('[[feature]]\nname = "a"\nkind = "boolean"\nlevel = 3', "'a'.*unknown field `level`"),
     ('[[feature]]\nname = "a"\nkind = "number"', "'a', kind: got Invalid value 'number'"),
-    ('[[feature]]\nname = ""\nkind = "boolean"', "name: got nothing"),
+    ('[[feature]]\nname = ""\nkind = "boolean"', "name: got '', expected"),
     ('[[feature]]\nkind = "boolean"', "feature 'number 1'.*missing required field `name`"),
     ('[[feature]]\nname = "a"\nkind = "boolean"\n[[feature]]\nname = "a"\nkind = "boolean"', "name: got 'a' twice"),
     ('[[feature]]\nname = "a"\nkind = "boolean"\nrole = "record"', "role: got no feature"),
@@ -265,3 +265,52 @@ def test_values_are_shown_as_people_read_them() -> None:
     assert Numeric(name="rate", low=0, high=1, levels=200).show(0.125) == "0.125"
     assert Numeric(name="rate", low=0, high=1, levels=200, format=".1%").show(0.125) == "12.5%"
     assert Numeric(name="monthly_rate", low=0, high=1, levels=2).title == "monthly rate"
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [1700000000007, 1700000000123],
+        [1e-10, 5e-10, 9e-10],
+        [3.0, 3.0],
+        [1e20, 1e20],
+        [-1e15, 1e15],
+        [2**53, 2**53 + 2],
+    ],
+)
+def test_ranges_of_odd_sizes_hold_their_data(numbers: list[float]) -> None:
+    (f,) = Schema.infer({"x": numbers}).features
+    assert isinstance(f, Numeric)
+    assert f.low <= min(numbers)
+    assert f.high >= max(numbers)
+    step = (f.high - f.low) / f.steps
+    for number, code in zip(numbers, f.codes(numbers), strict=True):
+        back = f.value(int(code))
+        assert isinstance(back, float)
+        assert abs(back - number) <= step * 0.51
+    assert Schema.from_toml(Schema(features=(f,)).to_toml()).features == (f,)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Categorical(name="a", values=("x",), encoding="onehot"),  # type: ignore[arg-type]
+        lambda: Boolean(name="a", missing="x"),  # type: ignore[arg-type]
+        lambda: Numeric(name="a", low=0, high=1, levels=2.5),  # type: ignore[arg-type]
+        lambda: Ordinal(name="a", values="abc"),  # type: ignore[arg-type]
+        lambda: Ordinal(name="a", values=(1.0, math.inf)),
+        lambda: Boolean(name=3),  # type: ignore[arg-type]
+        lambda: Boolean(name="two\nlines"),
+        lambda: Schema(features=[Boolean(name="a")]),  # type: ignore[arg-type]
+    ],
+)
+def test_schemas_made_in_python_are_checked_too(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"got .*, expected"):
+        make()
+
+
+def test_infer_takes_a_list_of_columns_to_leave_out() -> None:
+    with pytest.raises(WrongType, match="exclude: got the text 'age', expected a list of columns"):
+        Schema.infer(FRAME, exclude="age")
+    with pytest.raises(OutOfRange, match="most_levels: got 0"):
+        Schema.infer(FRAME, most_levels=0)

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as Grid
 
 from .database import Database
 from .errors import CounterveilError
+from .frames import Table
 from .schema import Schema
 
 _PATH = click.Path(path_type=Path)
@@ -23,7 +25,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except CounterveilError as error:
-            click.echo(f"counterveil: {error}", err=True)
+            click.echo(f"counterveil: {' '.join(str(error).split())}", err=True)
             ctx.exit(2)
 
 
@@ -42,7 +44,7 @@ def schema() -> None:
 @click.argument("frame", type=_PATH)
 @click.option("-o", "--output", type=_PATH, help="Write the schema here instead of printing it.")
 @click.option("--exclude", multiple=True, metavar="COLUMN", help="Leave a column out, such as the verdict. Repeatable.")
-@click.option("--levels", default=100, show_default=True, help="The most levels that a number is cut into.")
+@click.option("--levels", default=100, type=click.IntRange(1, 65_534), help="The most levels of a number.")
 @click.option("--exact-ranges", is_flag=True, help="Do not round ranges outwards. Tells the data's extremes.")
 def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: int, exact_ranges: bool) -> None:
     """Guess a schema from FRAME, a CSV or Parquet file. Look it over: it is public."""
@@ -52,6 +54,9 @@ def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: in
         return
     guessed.save(output)
     click.echo(f"{output}: {len(guessed.features)} features. Look it over before you build: it is public.")
+    left_out = [name for name in Table(frame).names if name not in guessed.names and name not in exclude]
+    if left_out:
+        click.echo(f"Left out, being free text, dates or empty: {', '.join(left_out)}.")
 
 
 @main.command()
@@ -102,7 +107,8 @@ def inspect(bundle: Path) -> None:
     grid.add_column("to")
     for f in held.schema.features:
         kind = type(f).__name__.lower() + (", shown only" if f.role == "record" else "")
-        grid.add_row(f.title, kind, str(f.largest + 1), f.show(f.value(0)), f.show(f.value(f.steps)))
+        ends = (f.show(f.value(0)), f.show(f.value(f.steps)))
+        grid.add_row(*map(escape, (f.title, kind, str(f.largest + 1), *ends)))
     Console().print(grid)
 
 
@@ -110,4 +116,9 @@ def _typed(value: str) -> Any:
     """Read a label as a CSV reader would: a whole number, a truth value, or text."""
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
-    return int(value) if value.lstrip("-").isdigit() else value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

@@ -27,7 +27,7 @@ from rich.progress import Progress
 from . import checks
 from .arrays import Bytes, Codes, Vector
 from .errors import EmptyDatabase, InvalidBundle, InvalidInput, UnknownName, WrongShape, WrongType
-from .features import plain
+from .features import is_missing, plain
 from .frames import Table
 from .records import RecordKind, encode, layout
 from .schema import Schema
@@ -63,7 +63,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Database:
     """Accepted rows, ready to serve. Rows stand in the order of their codes, whatever order the data came in.
 
@@ -113,6 +113,8 @@ class Database:
         clamp : pull values beyond the schema's range to its ends instead of refusing them.
         progress : show a progress bar.
         """
+        if not isinstance(schema, Schema):
+            raise WrongType("schema", got=type(schema).__name__, expected="a Schema; Schema.load reads one from a file")
         checks.integer("min_cell", min_cell, 1)
         if record not in ("row", "cell"):
             raise UnknownName("record", got=repr(record), expected="row or cell")
@@ -146,13 +148,12 @@ class Database:
             duplicates=frequent.size - first.size,
             rows=first.size,
         )
-        narrow = np.min_scalar_type(max(f.largest for f in schema.features))
         return cls(
             schema=schema,
             record=record,
             min_cell=min_cell,
             counts=counts,
-            codes=codes[first].astype(narrow),
+            codes=codes[first].astype(_narrow(schema)),
             records=records,
             source=np.flatnonzero(keep)[first],
         )
@@ -176,13 +177,15 @@ class Database:
     def save(self, path: str | Path) -> None:
         """Write the bundle, atomically: a reader sees the old file or the new one, whole."""
         path = Path(path)
+        if path.exists() and not path.is_file():
+            raise InvalidBundle(
+                str(path), got="something that is not a file", expected="a file, or nothing, to replace"
+            )
         manifest = _json(self._manifest())
         head = _MAGIC + len(manifest).to_bytes(8, "little") + manifest
+        temporary = None
         try:
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        except OSError as error:
-            raise InvalidBundle(str(path), got=error.strerror, expected="a place that can be written") from None
-        try:
             with os.fdopen(handle, "wb") as file:
                 for part in (head, _little(self.codes), _little(self.records)):
                     file.write(bytes(-file.tell() % _ALIGN))
@@ -190,9 +193,11 @@ class Database:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        except OSError as error:
+            raise InvalidBundle(str(path), got=error.strerror, expected="a place that can be written") from None
+        finally:
+            if temporary is not None:
+                Path(temporary).unlink(missing_ok=True)
 
     @classmethod
     def open(cls, path: str | Path) -> Database:
@@ -220,13 +225,14 @@ class Database:
         raw = data[start : start + length].tobytes()
         try:
             manifest = msgspec.json.decode(raw, type=_Manifest)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise InvalidBundle("manifest", got="something that cannot be read", expected="JSON of version 1") from None
         unsigned = _json(msgspec.structs.replace(manifest, digest=""))
         if _json(manifest) != raw or hashlib.sha256(unsigned).hexdigest() != manifest.digest:
             raise InvalidBundle("manifest", got="altered bytes", expected="the digest it was written with")
         schema = Schema.from_builtins(manifest.schema, "schema of the bundle")
 
+        _check_manifest(manifest, schema)
         end = start + length
         arrays = []
         for name, about in (("codes", manifest.codes), ("records", manifest.records)):
@@ -245,8 +251,8 @@ class Database:
         if end != data.size:
             raise InvalidBundle("end", got=f"{data.size - end} bytes more", expected="nothing after the records")
         codes, records = arrays
-        if records.shape[1] != layout(schema, manifest.record).itemsize or codes.shape[1] != len(schema.features):
-            raise WrongShape("arrays", got=f"{codes.shape} and {records.shape}", expected="those of the schema")
+        if (codes.max(axis=0) > [f.largest for f in schema.features]).any():
+            raise InvalidBundle("codes", got="a level beyond its feature's", expected="the levels of the schema")
         return cls(
             schema=schema,
             record=manifest.record,
@@ -255,6 +261,24 @@ class Database:
             codes=codes,
             records=records,
         )
+
+
+def _check_manifest(manifest: _Manifest, schema: Schema) -> None:
+    """Refuse a manifest whose parts do not fit each other, before anything is made of it."""
+    rows, width = manifest.counts.rows, layout(schema, manifest.record).itemsize
+    about = (manifest.codes.shape, manifest.records.shape, manifest.codes.dtype, manifest.records.dtype)
+    if (
+        rows < 1
+        or about[:2] != ((rows, len(schema.features)), (rows, width))
+        or about[2:] != (_narrow(schema).str, "|u1")
+    ):
+        raise InvalidBundle("arrays", got=f"{about}", expected=f"{rows} rows of the schema's shape")
+    if manifest.min_cell < 1 or (manifest.min_cell > 1 and manifest.record != "cell"):
+        raise InvalidBundle("min_cell", got=f"{manifest.min_cell} for a {manifest.record}", expected="1, or cells")
+
+
+def _narrow(schema: Schema) -> np.dtype[Any]:
+    return np.min_scalar_type(max(f.largest for f in schema.features)).newbyteorder("<")
 
 
 def _json(value: Any) -> bytes:
@@ -306,18 +330,23 @@ def _accepted(table: Table, schema: Schema, model: Any, accepted: Any) -> Any:
         raise WrongType("accepted", got="no model and no column", expected="one that says who is accepted")
     if model is None:
         column, label = accepted if isinstance(accepted, tuple) and len(accepted) == 2 else (accepted, None)
+        if not isinstance(column, str):
+            raise WrongType("accepted", got=type(column).__name__, expected="a column, or a pair of column and value")
         verdicts, what = _as_list(table.column(column)), f"column {column!r}"
     else:
         verdicts, label, what = _verdicts(table, schema, model), accepted, "model"
     if len(verdicts) != table.count:
         raise WrongShape(what, got=f"{len(verdicts)} verdicts", expected=f"one for each of {table.count} rows")
+    odd = [v for v in verdicts if is_missing(v) or not isinstance(v, str | int | float)]
+    if odd:
+        raise WrongType(what, got=repr(odd[0])[:60], expected="a verdict for every row")
     if label is not None:
         if plain(label) not in set(verdicts):
             raise EmptyDatabase(what, got=f"no row with {label!r}", expected="at least one")
         return np.array([v == label for v in verdicts])
-    odd = next((v for v in verdicts if v not in (0, 1)), None)
-    if odd is not None or None in verdicts:
-        raise WrongType(what, got=repr(odd), expected="True or False, 1 or 0; or say which label means accepted")
+    odd = [v for v in verdicts if v not in (0, 1)]
+    if odd:
+        raise WrongType(what, got=repr(odd[0]), expected="True or False, 1 or 0; or say which label means accepted")
     return np.array([bool(v) for v in verdicts])
 
 
@@ -332,5 +361,9 @@ def _verdicts(table: Table, schema: Schema, model: Any) -> list[Any]:
 
 
 def _as_list(values: Any) -> list[Any]:
+    if np.ndim(values) == 2 and np.shape(values)[1] == 1:
+        values = np.asarray(values)[:, 0]
+    if not hasattr(values, "__iter__"):
+        raise WrongType("model", got=type(values).__name__, expected="a verdict for every row")
     items = values.to_list() if hasattr(values, "to_list") else list(values)
     return [plain(item) for item in items]

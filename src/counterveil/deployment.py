@@ -16,7 +16,7 @@ from .arrays import Codes, Vector
 from .errors import NotOffered, OutOfRange
 from .features import Categorical, Feature
 from .forms import Form, Question, make_form
-from .preferences import Costs, Preferences, Tariff, compile_costs
+from .preferences import CONSTRAINTS, Costs, Preferences, Tariff, compile_costs
 from .records import RecordKind
 from .reveals import make_reveal
 from .schema import Schema
@@ -82,19 +82,24 @@ class Deployment:
 
         Security: both are private to the applicant. The question's shape is the same whatever they prefer.
         """
+        if self.scheme.form.name != "table":
+            self._check_offered(preferences)
         costs = compile_costs(self.tariff, own[self.schema.costed], preferences)
         if self.scheme.form.name == "table":
             return Question(costs=costs.tables), costs
         return self._stretched_question(costs, preferences)
 
-    def _stretched_question(self, costs: Costs, preferences: Preferences) -> tuple[Question, Costs]:
+    def _check_offered(self, preferences: Preferences) -> None:
         form = self.scheme.form
-        offered = ("weights", "immutable") if form.name != "euclidean" else ()
-        for given in ("weights", "immutable", "ranges", "increase_only", "decrease_only", "forbidden", "costs"):
+        offered = () if form.name == "euclidean" else ("weights", "immutable")
+        for given in ("weights", *CONSTRAINTS, "costs"):
             if getattr(preferences, given) and given not in offered:
                 raise NotOffered(given, got=f"{given} in a deployment of {form.name}", expected="a table deployment")
         if preferences.metric != "l2":
             raise NotOffered("metric", got=preferences.metric, expected=f"l2: the deployment is {form.name}")
+
+    def _stretched_question(self, costs: Costs, preferences: Preferences) -> tuple[Question, Costs]:
+        form = self.scheme.form
         weights, tables = [], []
         for feature, a in zip(costs.features, costs.own.tolist(), strict=True):
             w = preferences.weights.get(feature.name, 1)
@@ -111,8 +116,8 @@ class Deployment:
 
         Where too few are that far apart, the nearest of the others fill up: exactly k are fetched (rule 10).
         """
-        if not spread >= 0:
-            raise OutOfRange("spread", got=spread, expected="0 or more")
+        if isinstance(spread, bool) or not isinstance(spread, int | float) or not spread >= 0:
+            raise OutOfRange("spread", got=repr(spread), expected="a number, 0 or more")
         order = np.argsort(relative, kind="stable")
         chosen = [int(order[0])]
         for position in order[1:]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from . import checks
 from .database import Database
 from .deployment import Deployment
-from .errors import EmptyDatabase, MissingPackage, OutOfRange
+from .errors import EmptyDatabase, MissingPackage, UnknownName, WrongType
 from .explain import Counterfactual, Explanation
 from .frames import Table, rows_as_frame
 from .in_process import Local
@@ -28,7 +29,7 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     schema : the public schema; by default inferred from X, whose extremes it then tells (rounded outwards).
-    accepted : the label in y of accepted people; by default the greatest.
+    accepted : the label in y of accepted people; by default the greatest number. Labels of text must be named.
     scheme, max_weight, shuffle, servers : as in `Deployment.of`.
     n_neighbors : rows that `kneighbors` returns unless told otherwise.
 
@@ -66,7 +67,10 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         if y is not None:
             verdicts = column_or_1d(y)
             check_consistent_length(X, verdicts)
-            self.accepted_ = np.unique(verdicts)[-1] if self.accepted is None else self.accepted
+            labels = np.unique(verdicts)
+            if self.accepted is None and any(isinstance(label, str) for label in labels.tolist()):
+                raise WrongType("accepted", got="no label", expected=f"one of {', '.join(map(str, labels[:9]))}")
+            self.accepted_ = labels[-1] if self.accepted is None else self.accepted
             keep = np.asarray(verdicts == self.accepted_)
             if not keep.any():
                 raise EmptyDatabase("y", got=f"no row with {self.accepted_!r}", expected="at least one")
@@ -81,7 +85,7 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         bank, table = self._bank(k), self._table(X, reset=False)
         costs, indices = [], []
         source = self.database_.source
-        for own in self.schema_.quantise(table, clamp=True):
+        for own in self.schema_.quantise(table, clamp=self.schema is None):
             compiled, records, rows = bank.fetch(own, Preferences())
             costed = self.schema_.costed
             costs.append([sum(compiled.of(record.codes[costed])) / bank.deployment.unit for record in records])
@@ -95,10 +99,15 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         the explanation says why.
         """
         table = self._table(X, reset=False)
-        found = [self.ask(person, preferences, **more) for person in table.people()]
-        names = self.schema_.names
+        check_is_fitted(self)
+        bank, names = self._bank(1), self.schema_.names
+        people = [{name: person[name] for name in names if name in person} for person in table.people()]
+        found = [bank.ask(person, preferences, clamp=self.schema is None, **more) for person in people]
         rows = [e.values if isinstance(e, Counterfactual) else dict.fromkeys(names) for e in found]
         columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in names}
+        clash = sorted({"cost", "explanation"} & set(names))
+        if clash:
+            raise UnknownName("feature", got=f"{clash[0]}, which explain adds", expected="a feature of another name")
         columns["cost"] = [e.cost if isinstance(e, Counterfactual) else None for e in found]
         columns["explanation"] = [e.text() for e in found]
         return rows_as_frame(columns, table)
@@ -106,11 +115,10 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
     def ask(self, person: Any, preferences: Any = None, **more: Any) -> Explanation:
         """Explain one rejection, as `local(...).ask` does."""
         check_is_fitted(self)
-        return self._bank(1).ask(person, preferences, clamp=True, **more)
+        return self._bank(1).ask(person, preferences, clamp=self.schema is None, **more)
 
     def _bank(self, k: int) -> Local:
-        if k > self.database_.counts.rows:
-            raise OutOfRange("n_neighbors", got=k, expected=f"at most {self.database_.counts.rows}, the rows there are")
+        checks.integer("n_neighbors", k, 1, self.database_.counts.rows)
         deployment = Deployment.of(
             self.schema_,
             scheme=self.scheme,

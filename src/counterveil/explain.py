@@ -13,7 +13,7 @@ from .deployment import Deployment
 from .errors import MissingPackage
 from .features import Feature, Numeric, Ordinal, Value
 from .frames import installed_backend
-from .preferences import Costs, Preferences
+from .preferences import Costs
 from .records import Record
 
 _WORDS = {
@@ -173,11 +173,12 @@ class Advice:
     """A feature whose constraints, relaxed alone, would let the nearest row through."""
 
     feature: str
-    constraints: tuple[str, ...]
+    title: str
+    constraints: tuple[str, ...]  # those that the nearest row breaks
 
     def text(self) -> str:
         """Say it."""
-        return f"{self.feature} " + " and ".join(_WORDS[constraint] for constraint in self.constraints)
+        return f"{self.title} " + " and ".join(_WORDS[constraint] for constraint in self.constraints)
 
 
 @dataclass(frozen=True, repr=False)
@@ -215,14 +216,13 @@ class NoCounterfactual:
 Explanation = Counterfactual | NoCounterfactual
 
 
-def explain(
-    deployment: Deployment, costs: Costs, preferences: Preferences, person: dict[str, Value], records: Sequence[Record]
-) -> Explanation:
+def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], records: Sequence[Record]) -> Explanation:
     """Say what the fetched records mean to this person; feasibility is decided on their codes (rule 11).
 
     If the nearest row breaks the constraints of one feature, relaxing those alone helps. If it breaks more, no single
     one does in a table deployment: every forbidden change costs the same there, so the least total breaks the fewest.
     """
+    titles = {feature.name: feature.title for feature in costs.features}
     broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
     verdicts = zip(records, broken, strict=True)
     found = [_counterfactual(deployment, costs, person, record) for record, violated in verdicts if not violated]
@@ -230,9 +230,12 @@ def explain(
         first, *others = found
         return replace(first, others=tuple(others))
     least = min(broken, key=len)
-    names = tuple(feature.title for feature in least)
-    advice = [Advice(f.title, tuple(preferences.constrained()[f.name])) for f in least] if len(least) == 1 else []
-    return NoCounterfactual(tuple(advice), names, hopeless=deployment.scheme.form.name == "table" and not advice)
+    advice = [Advice(n, titles[n], tuple(kinds)) for n, kinds in least.items()] if len(least) == 1 else []
+    return NoCounterfactual(
+        tuple(advice),
+        tuple(titles[name] for name in least),
+        hopeless=deployment.scheme.form.name == "table" and not advice,
+    )
 
 
 def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Value], record: Record) -> Counterfactual:

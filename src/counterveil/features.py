@@ -21,6 +21,8 @@ from .errors import MissingValue, OutOfRange, UnknownValue, WrongType
 Value = str | int | float | bool | None
 Plain = str | int | float | bool
 
+_ROLES, _MISSING, _ENCODINGS = ("feature", "record"), ("refuse", "level"), ("mismatch", "one-hot")
+
 MOST_LEVELS = 65_534  # so that a code with its missing level fits two bytes
 
 
@@ -35,8 +37,11 @@ class _Common(
     missing: Literal["refuse", "level"] = "refuse"
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise ValueError("name: got nothing, expected a column's name")
+        if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
+            raise ValueError(f"name: got {self.name!r}, expected a column's name")
+        for name, choices in (("role", _ROLES), ("missing", _MISSING)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, expected one of {', '.join(choices)}")
         self._check()
 
     def _check(self) -> None:
@@ -77,7 +82,7 @@ class _Common(
     def _codes(self, values: Sequence[Any], rows: NDArray[np.intp], clamp: bool) -> Vector:
         """Return the codes of values that are there; `rows` says where they stood."""
         lookup = {plain(value): code for code, value in enumerate(self._listed())}
-        codes = np.fromiter((lookup.get(plain(v), -1) for v in values), dtype=np.int64, count=len(values))
+        codes = np.fromiter((_find(lookup, v) for v in values), dtype=np.int64, count=len(values))
         if (codes < 0).any():
             first = int(np.argmax(codes < 0))
             raise UnknownValue(f"{self.name}[{int(rows[first])}]", got=repr(values[first]), expected=self._expected())
@@ -96,6 +101,13 @@ class _Common(
 
     def _value(self, code: int) -> Value:
         return self._listed()[min(code, len(self._listed()) - 1)]
+
+    def given(self, value: Any) -> Value:
+        """Return a person's own value as plain Python: None if missing, a number for a number."""
+        return None if is_missing(value) else self._given(plain(value))
+
+    def _given(self, value: Any) -> Value:
+        return self._listed()[int(self.codes([value])[0])]
 
     def show(self, value: Value) -> str:
         """Write a value as people read it."""
@@ -131,8 +143,10 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
             raise ValueError("levels: got both levels and step or neither, expected one of them")
         if self.step is not None:
             parts = (self.high - self.low) / self.step if self.step > 0 else 0.5
-            if self.log or not math.isclose(parts, round(parts), rel_tol=1e-9):
+            if self.log or not parts < MOST_LEVELS + 1 or not math.isclose(parts, round(parts), rel_tol=1e-9):
                 raise ValueError(f"step: got {self.step}, expected a number that divides high - low, and no log")
+        if isinstance(self.levels, bool) or not isinstance(self.levels, int | None):
+            raise ValueError(f"levels: got {self.levels!r}, expected a whole number")
         if not 1 <= self.steps <= MOST_LEVELS:
             raise ValueError(f"levels: got {self.steps}, expected 1 to {MOST_LEVELS}")
         if self.log and self.low <= 0:
@@ -171,12 +185,25 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         part = code / self.steps
         if self.log:
             return float(self.low * (self.high / self.low) ** part)
-        value = self.low + (self.high - self.low) * part
-        return round(value, 10)
+        return float(f"{self.low + (self.high - self.low) * part:.15g}")
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Return the number that every code stands for; the highest for the missing level, which has none."""
+        return np.array([self._value(min(code, self.steps)) for code in range(self.largest + 1)], dtype=np.float64)
+
+    def _given(self, value: Any) -> Value:
+        return value if isinstance(value, int) else float(value)
 
     def _show(self, value: Value) -> str:
-        number = format(value, self.format or self._format())
+        number = format(value, self.format) if self.format else self._digits(float(value or 0))
         return f"{number} {self.unit}".strip()
+
+    def _digits(self, value: float) -> str:
+        """Write a number with the digits of a step, or with its own where it lies between steps."""
+        shown = format(value, self._format())
+        if self.log or not math.isclose(float(shown.replace(",", "")), value, rel_tol=1e-9, abs_tol=1e-12):
+            return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return shown
 
     def _format(self) -> str:
         """Return a format with as many digits as a step has, or two that count where it has no end."""
@@ -202,6 +229,11 @@ class Categorical(Ordinal, frozen=True, kw_only=True, tag="categorical"):
 
     encoding: Literal["mismatch", "one-hot"] = "mismatch"
 
+    def _check(self) -> None:
+        super()._check()
+        if self.encoding not in _ENCODINGS:
+            raise ValueError(f"encoding: got {self.encoding!r}, expected one of {', '.join(_ENCODINGS)}")
+
     @property
     def ordered(self) -> bool:
         """Whether levels have an order: no."""
@@ -221,12 +253,21 @@ class Boolean(_Common, frozen=True, kw_only=True, tag="boolean"):
 Feature = Numeric | Ordinal | Categorical | Boolean
 
 
+def _find(lookup: dict[Any, int], value: Any) -> int:
+    try:
+        return lookup.get(plain(value), -1)
+    except TypeError:  # a list, or something else that cannot be a category
+        return -1
+
+
 def is_missing(value: Any) -> bool:
     """Tell whether a value is None, NaN, or a data frame's own mark for nothing."""
     try:
         return value is None or bool(value != value)
     except TypeError:  # pandas.NA is neither equal to itself nor not
         return True
+    except (ArithmeticError, ValueError):  # a signalling NaN, an array: there, and refused later for what they are
+        return False
 
 
 def _missing(values: Sequence[Any]) -> NDArray[np.bool_]:
@@ -244,15 +285,24 @@ def as_numbers(what: str, values: Sequence[Any]) -> NDArray[np.float64]:
     """Accept numbers, or refuse: text, dates and truth values are not numbers."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
         return values.astype(np.float64)
+    numbers = np.empty(len(values))
     for row, value in enumerate(values):
-        if isinstance(value, bool | np.bool) or not isinstance(value, Real | Decimal):
-            raise WrongType(f"{what}[{row}]", got=repr(value), expected="a number")
-    return np.array([float(v) for v in values], dtype=np.float64)
+        try:
+            if isinstance(value, bool | np.bool) or not isinstance(value, Real | Decimal):
+                raise TypeError
+            numbers[row] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise WrongType(f"{what}[{row}]", got=repr(value)[:60], expected="a number") from None
+    return numbers
 
 
 def _check_values(values: Sequence[Plain]) -> None:
+    if not isinstance(values, tuple) or not all(isinstance(v, str | int | float) for v in values):
+        raise ValueError(f"values: got {values!r}, expected text, numbers or truth values")
     if not values:
         raise ValueError("values: got none, expected at least one")
+    if any(isinstance(v, float) and not math.isfinite(v) for v in values):
+        raise ValueError("values: got one that is not finite, expected finite numbers")
     if len(set(values)) != len(values):
         raise ValueError("values: got one twice, expected each once")
     if len(values) > MOST_LEVELS:

@@ -29,8 +29,8 @@ class Table:
         if name not in self.names:
             raise UnknownName("column", got=repr(name), expected="one of " + ", ".join(self.names))
         series = self.frame[name]
-        if series.dtype.is_numeric() and series.dtype != nw.Decimal:
-            return series.cast(nw.Float64).to_numpy()
+        if series.dtype.is_float() or (series.dtype.is_integer() and not series.is_null().any()):
+            return series.to_numpy()
         return series.to_list()
 
     def dtype(self, name: str) -> Any:
@@ -90,10 +90,17 @@ def _native(frame: Any) -> Any:
             raise WrongShape("frame", got=f"columns of lengths {sorted(lengths)}", expected="one length")
         if not frame or lengths == {0}:
             raise EmptyDatabase("frame", got="no rows", expected="at least one")
-        return nw.from_dict({str(k): list(v) for k, v in frame.items()}, backend=installed_backend())
+        return nw.from_dict(_even({str(k): list(v) for k, v in frame.items()}), backend=installed_backend())
+    if type(frame).__module__.startswith("pandas") and hasattr(frame, "columns"):
+        names = [str(name) for name in frame.columns]
+        if names != list(frame.columns):
+            frame = frame.set_axis(names, axis=1)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise WrongShape("frame", got=f"the column {twice!r} twice", expected="each once")
     try:
         return nw.from_native(frame, eager_only=True)
-    except TypeError:
+    except (TypeError, ValueError):
         expected = "a pandas, polars or pyarrow frame, a mapping of columns, or the path of a CSV or Parquet file"
         raise WrongType("frame", got=type(frame).__name__, expected=expected) from None
 
@@ -105,8 +112,12 @@ def _read(path: Path) -> Any:
         raise WrongType(str(path), got=path.suffix or "no suffix", expected=".csv or .parquet")
     if not path.exists():
         raise WrongType(str(path), got="no such file", expected="a CSV or Parquet file")
+    backend = installed_backend()
+    options: dict[str, Any] = {}
+    if backend == "polars" and path.suffix.lower() == ".csv":  # look at every row, and know NA, as the others do
+        options = {"infer_schema_length": None, "null_values": ["", "NA", "NaN", "nan", "null"]}
     try:
-        return reader(str(path), backend=installed_backend())
+        return reader(str(path), backend=backend, **options)
     except InvalidInput:
         raise
     except Exception as error:  # every backend has errors of its own
@@ -129,8 +140,14 @@ def columns_of(frame: Any, names: Iterable[str]) -> dict[str, Any]:
 
 def rows_as_frame(columns: Mapping[str, Sequence[Any]], like: Table) -> Any:
     """Return columns as a native frame of the same make as another; a column with a float in it is all floats."""
-    even = {
-        name: [float(v) if v is not None else None for v in column] if any(type(v) is float for v in column) else column
-        for name, column in columns.items()
-    }
-    return nw.to_native(nw.from_dict(even, backend=like.backend))
+    return nw.to_native(nw.from_dict(_even(columns), backend=like.backend))
+
+
+def _even(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Make a column of numbers with a float in it all floats, as some backends want."""
+    even = dict(columns)
+    for name, column in columns.items():
+        kinds = {type(v) for v in column if v is not None}
+        if float in kinds and kinds <= {int, float}:
+            even[name] = [None if v is None else float(v) for v in column]
+    return even

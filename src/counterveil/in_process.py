@@ -8,9 +8,8 @@ from typing import Any
 from .arrays import Vector
 from .database import Database
 from .deployment import Deployment
-from .errors import OutOfRange, WrongShape
+from .errors import OutOfRange, WrongShape, WrongType
 from .explain import Explanation, explain
-from .features import plain
 from .frames import Table
 from .preferences import Costs, Preferences
 from .randomness import Fresh, new_key
@@ -23,6 +22,8 @@ class Local:
     """All parties in one process; `ask` goes through the same messages as real servers would see."""
 
     def __init__(self, database: Database, deployment: Deployment) -> None:
+        if deployment.schema != database.schema or deployment.record != database.record:
+            raise WrongType("deployment", got="another schema or kind of record", expected="those of the database")
         if deployment.k > len(database.codes):
             raise OutOfRange("k", got=deployment.k, expected=f"at most {len(database.codes)}, the number of rows")
         self.database, self.deployment = database, deployment
@@ -51,8 +52,8 @@ class Local:
         values = as_person(person, self.deployment.schema.names)
         own = self.deployment.schema.codes(values, clamp=clamp)
         costs, fetched, _ = self.fetch(own, wishes, spread=spread)
-        given = {name: plain(values.get(name)) for name in self.deployment.schema.names}
-        return explain(self.deployment, costs, wishes, given, fetched)
+        given = {f.name: f.given(values.get(f.name)) for f in self.deployment.schema.features}
+        return explain(self.deployment, costs, given, fetched)
 
     def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record], list[int]]:
         """Play all parties for one question: N answers, then k record steps; return the records and their rows."""
@@ -71,9 +72,10 @@ class Local:
         for request, position in enumerate(positions):
             queries = enumerate(spir.query(len(held), position, applicant), start=1)
             answers = [spir.answer(n, prepared, Q, common, order=order, request=request) for n, Q in queries]
-            fetched.append(decode(deployment.schema, deployment.record, spir.recover(answers)))
+            fetched.append(spir.recover(answers))
+        records = [decode(deployment.schema, deployment.record, record) for record in fetched]  # after all k (rule 10)
         rows = positions if order is None else [int(order[p]) for p in positions]
-        return costs, fetched, rows
+        return costs, records, rows
 
 
 def local(database: Database, scheme: str = "table/differences", **parameters: Any) -> Local:

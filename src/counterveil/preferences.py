@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from . import checks
 from .arrays import Vector
 from .errors import MissingValue, NotOffered, OutOfRange, UnknownName, WrongShape, WrongType
-from .features import Categorical, Feature, Numeric, Value, is_missing
+from .features import Categorical, Feature, Numeric, Value, as_numbers
 from .schema import Schema
 
 Metric = Literal["l2", "l1", "mad", "heom"]
 Floats = NDArray[np.float64]
+
+CONSTRAINTS = ("immutable", "ranges", "increase_only", "decrease_only", "forbidden")
 
 _LEAST_UNIT = 100  # so that fractions of a full change can be told apart when no feature has many levels
 
@@ -55,12 +57,15 @@ class Preferences:
     def __post_init__(self) -> None:
         if self.metric not in get_args(Metric):
             raise UnknownName("metric", got=repr(self.metric), expected=f"one of {', '.join(get_args(Metric))}")
-        for given in fields(self):
-            value = getattr(self, given.name)
-            if given.name in ("immutable", "increase_only", "decrease_only") and isinstance(value, str):
-                raise WrongType(given.name, got=f"the text {value!r}", expected="a list of features")
-            if given.name in ("weights", "ranges", "forbidden", "costs") and not isinstance(value, Mapping):
-                raise WrongType(given.name, got=type(value).__name__, expected="a mapping from feature to value")
+        for given in ("immutable", "increase_only", "decrease_only"):
+            object.__setattr__(self, given, _names(given, getattr(self, given)))
+        for given in ("weights", "ranges", "forbidden", "costs"):
+            if not isinstance(getattr(self, given), Mapping):
+                got = type(getattr(self, given)).__name__
+                raise WrongType(given, got=got, expected="a mapping from feature to value")
+        for name, values in self.forbidden.items():
+            if isinstance(values, str) or not isinstance(values, Collection):
+                raise WrongType(f"forbidden, {name}", got=repr(values), expected="a list of values")
 
     @classmethod
     def of(cls, given: Preferences | Mapping[str, Any] | None = None, **more: Any) -> Preferences:
@@ -69,20 +74,21 @@ class Preferences:
             if more:
                 raise WrongType("preferences", got="an object and keywords", expected="one or the other")
             return given
+        if given is not None and not isinstance(given, Mapping):
+            raise WrongType("preferences", got=type(given).__name__, expected="Preferences, or a mapping of them")
         merged = dict(given or {}) | more
         known = [f.name for f in fields(cls)]
-        unknown = sorted(set(merged) - set(known))
+        unknown = sorted(str(name) for name in set(merged) - set(known))
         if unknown:
             raise UnknownName("preference", got=repr(unknown[0]), expected=f"one of {', '.join(known)}")
         return cls(**merged)
 
-    def constrained(self) -> dict[str, list[str]]:
-        """Return, for each feature that is constrained, by what."""
-        found: dict[str, list[str]] = {}
-        for kind in ("immutable", "ranges", "increase_only", "decrease_only", "forbidden"):
-            for name in getattr(self, kind):
-                found.setdefault(name, []).append(kind)
-        return found
+
+def _names(what: str, values: Any) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, Collection):
+        got = f"the text {values!r}" if isinstance(values, str) else type(values).__name__
+        raise WrongType(what, got=got, expected="a list of features")
+    return tuple(str(value) for value in values)
 
 
 @dataclass(frozen=True)
@@ -122,33 +128,37 @@ class Costs:
     features: Sequence[Feature]
     own: Vector  # the applicant's codes
     tables: list[Vector]
-    allowed: list[NDArray[np.bool_]]
+    allowed: list[dict[str, NDArray[np.bool_]]]  # for each feature, what each of its constraints allows
 
     def of(self, codes: Sequence[int] | Vector) -> list[int]:
         """Return what each feature of a row costs."""
         return [int(table[code]) for table, code in zip(self.tables, codes, strict=True)]
 
-    def violated(self, codes: Sequence[int] | Vector) -> list[Feature]:
-        """Return the features of a row whose constraints do not hold."""
-        verdicts = zip(self.features, self.allowed, codes, strict=True)
-        return [feature for feature, allowed, code in verdicts if not allowed[code]]
+    def violated(self, codes: Sequence[int] | Vector) -> dict[str, list[str]]:
+        """Return, for each feature of a row whose constraints do not hold, which ones."""
+        broken = {
+            feature.name: [kind for kind, may in allowed.items() if not may[code]]
+            for feature, allowed, code in zip(self.features, self.allowed, codes, strict=True)
+        }
+        return {name: kinds for name, kinds in broken.items() if kinds}
 
 
 def compile_costs(tariff: Tariff, own: Vector, preferences: Preferences) -> Costs:
     """Return the applicant's costs in the units of the tariff; refuse preferences that name no feature or level."""
     features = tariff.schema.cost_features
     weights = _weights(tariff, preferences)
-    own_values = {f.name for f in features}
-    for given in ("immutable", "ranges", "increase_only", "decrease_only", "forbidden", "costs"):
+    names = {f.name for f in features}
+    for given in (*CONSTRAINTS, "costs"):
         for name in getattr(preferences, given):
-            if name not in own_values:
+            if name not in names:
                 raise UnknownName(given, got=repr(name), expected="one of " + ", ".join(f.name for f in features))
     tables, allowed = [], []
     for feature, a in zip(features, own.tolist(), strict=True):
         may = _allowed(feature, a, preferences)
+        free = np.logical_and.reduce([np.ones(feature.largest + 1, dtype=bool), *may.values()])
         exact = np.round(tariff.unit * _distance(feature, a, preferences, features), 6)  # so that halves are halves
         cost = np.rint(exact).astype(np.int64)
-        tables.append(np.where(may, cost * weights[feature.name], tariff.forbidden))
+        tables.append(np.where(free, cost * weights[feature.name], tariff.forbidden))
         allowed.append(may)
     return Costs(features, own, tables, allowed)
 
@@ -209,26 +219,26 @@ def _own_table(feature: Feature, a: int, table: Mapping[Any, float]) -> Floats:
     return costs
 
 
-def _allowed(feature: Feature, a: int, preferences: Preferences) -> NDArray[np.bool_]:
-    """Return which levels the constraints allow."""
+def _allowed(feature: Feature, a: int, preferences: Preferences) -> dict[str, NDArray[np.bool_]]:
+    """Return which levels each constraint on a feature allows."""
     name, codes = feature.name, np.arange(feature.largest + 1)
     there = codes <= feature.steps
-    may = np.ones(feature.largest + 1, dtype=bool)
+    allowed: dict[str, NDArray[np.bool_]] = {}
     if name in preferences.immutable:
-        may &= codes == a
+        allowed["immutable"] = codes == a
+    if name in preferences.ranges:
+        allowed["ranges"] = _in_range(feature, preferences.ranges[name]) & there
     for given, onwards in (("increase_only", codes >= a), ("decrease_only", codes <= a)):
         if name in getattr(preferences, given):
             if not feature.ordered:
                 raise NotOffered(given, got=f"{name}, whose values have no order", expected="an ordered feature")
-            may &= (onwards & there & (a <= feature.steps)) | (codes == a)
-    if name in preferences.ranges:
-        may &= _in_range(feature, preferences.ranges[name]) & there
-    for value in preferences.forbidden.get(name, ()):
-        may[_code(f"forbidden, {name}", feature, value)] = False
-    if not may.any():
-        got = ", ".join(preferences.constrained()[name])
-        raise OutOfRange(f"constraints on {name}", got=f"{got} that leave no level", expected="at least one")
-    return may
+            allowed[given] = (onwards & there & (a <= feature.steps)) | (codes == a)
+    if name in preferences.forbidden:
+        may = np.ones(feature.largest + 1, dtype=bool)
+        for value in preferences.forbidden[name]:
+            may[_code(f"forbidden, {name}", feature, value)] = False
+        allowed["forbidden"] = may
+    return allowed
 
 
 def _in_range(feature: Feature, bounds: tuple[Any, Any]) -> NDArray[np.bool_]:
@@ -238,13 +248,14 @@ def _in_range(feature: Feature, bounds: tuple[Any, Any]) -> NDArray[np.bool_]:
         raise WrongShape(f"ranges, {feature.name}", got=repr(bounds), expected="lowest and highest value, or None")
     low, high = bounds
     if isinstance(feature, Numeric):
-        for bound in bounds:
-            if bound is not None and (isinstance(bound, bool | str) or is_missing(bound)):
-                raise WrongType(f"ranges, {feature.name}", got=repr(bound), expected="a number or None")
-        slack = 1e-9 * (feature.high - feature.low)
-        values = np.array([feature._value(min(c, feature.steps)) for c in range(feature.largest + 1)], dtype=float)
-        least = -np.inf if low is None else float(low) - slack
-        most = np.inf if high is None else float(high) + slack
+        least, most = (
+            other if bound is None else float(as_numbers(f"ranges, {feature.name}", [bound])[0])
+            for bound, other in ((low, -np.inf), (high, np.inf))
+        )
+        if np.isnan(least) or np.isnan(most):
+            raise WrongType(f"ranges, {feature.name}", got="nan", expected="a number or None")
+        slack, values = 1e-9 * (feature.high - feature.low), feature.numbers()
+        least, most = least - slack, most + slack
         return np.asarray((values >= least) & (values <= most))
     codes = np.arange(feature.largest + 1)
     least = 0 if low is None else _code(f"ranges, {feature.name}", feature, low)

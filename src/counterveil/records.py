@@ -11,7 +11,7 @@ import numpy as np
 
 from .arrays import Bytes, Codes, Vector
 from .errors import WrongShape
-from .features import Numeric, Value
+from .features import Numeric, Value, is_missing
 from .frames import Table
 from .schema import Schema
 
@@ -38,7 +38,10 @@ def encode(schema: Schema, kind: RecordKind, codes: Codes, table: Table) -> Byte
     records = np.zeros(len(codes), dtype=layout(schema, kind))
     for j, feature in enumerate(schema.features):
         if kind == "row" and isinstance(feature, Numeric):
-            records[feature.name] = table.column(feature.name)
+            column = table.column(feature.name)
+            records[feature.name] = (
+                [np.nan if is_missing(v) else v for v in column] if isinstance(column, list) else column
+            )
         else:
             records[feature.name] = codes[:, j]
     return records.view(np.uint8).reshape(len(codes), -1)

@@ -17,9 +17,10 @@ import narwhals as nw
 import numpy as np
 import tomli_w
 
+from . import checks
 from .arrays import Vector
-from .errors import EmptyDatabase, InvalidSchema, MissingValue, UnknownName, WrongType
-from .features import Boolean, Categorical, Feature, Numeric, Ordinal, Plain, Value
+from .errors import EmptyDatabase, InvalidSchema, MissingValue, OutOfRange, UnknownName, WrongType
+from .features import MOST_LEVELS, Boolean, Categorical, Feature, Numeric, Ordinal, Plain, Value, plain
 from .frames import Table, columns_of
 
 _VERSION = 1
@@ -46,6 +47,8 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
     version: int = _VERSION
 
     def __post_init__(self) -> None:
+        if not isinstance(self.features, tuple) or not all(isinstance(f, Feature) for f in self.features):
+            raise InvalidSchema("features", got=repr(self.features)[:60], expected="a tuple of features")
         names = [feature.name for feature in self.features]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -108,7 +111,10 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
 
     def save(self, path: str | Path) -> None:
         """Write the schema to a file."""
-        Path(path).write_text(self.to_toml(), encoding="utf-8")
+        try:
+            Path(path).write_text(self.to_toml(), encoding="utf-8")
+        except OSError as error:
+            raise InvalidSchema(str(path), got=error.strerror, expected="a place that can be written") from None
 
     @classmethod
     def from_toml(cls, text: str, source: str = "schema") -> Schema:
@@ -147,6 +153,9 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         come from the data.
         """
         table = Table(frame)
+        checks.integer("most_levels", most_levels, 1, MOST_LEVELS)
+        if isinstance(exclude, str):
+            raise WrongType("exclude", got=f"the text {exclude!r}", expected="a list of columns")
         left_out = set(exclude)
         unknown = sorted(left_out - set(table.names))
         if unknown:
@@ -164,7 +173,8 @@ def _place(source: str, path: str, raw: Any) -> str:
     if not match:
         return source
     number, field = int(match[1]), match[2]
-    name = raw["feature"][number].get("name", f"number {number + 1}")
+    entry = raw["feature"][number]
+    name = entry.get("name", f"number {number + 1}") if isinstance(entry, dict) else f"number {number + 1}"
     return f"{source}, feature {name!r}" + (f", {field}" if field else "")
 
 
@@ -172,6 +182,8 @@ def _guess(table: Table, name: str, most_levels: int, round_outwards: bool) -> F
     """Guess one column's feature; None for free text, dates, and columns without a value."""
     dtype, values = table.dtype(name), table.present(name)
     missing: Any = "level" if len(values) < table.count else "refuse"
+    if any(isinstance(v, dict | list) for v in values):
+        return None
     distinct = _in_order(set(values))
     if not distinct:
         return None
@@ -183,7 +195,9 @@ def _guess(table: Table, name: str, most_levels: int, round_outwards: bool) -> F
         return _numeric(name, numbers, missing, whole, most_levels, round_outwards)
     ordered = table.categories(name)
     if ordered is not None:
-        return Ordinal(name=name, values=tuple(ordered), missing=missing)
+        if not all(isinstance(v, str | bool | int | float) for v in ordered):
+            return None
+        return Ordinal(name=name, values=tuple(plain(v) for v in ordered), missing=missing)
     if not all(isinstance(v, str | bool | int) for v in distinct) or len(distinct) > max(20, len(values) // 10):
         return None
     return Categorical(name=name, values=tuple(distinct), missing=missing)
@@ -208,13 +222,16 @@ def _numeric(
     if not finite.size:
         raise MissingValue(name, got="no finite number", expected="at least one")
     low, high = float(finite.min()), float(finite.max())
+    if max(abs(low), abs(high)) > 1e300:
+        raise OutOfRange(name, got=f"{low:g} to {high:g}", expected="numbers below 1e300")
     mad = float(np.median(np.abs(finite - np.median(finite))))
-    constant = high - low < 1e-9 * max(1.0, abs(high))
-    step = 1.0 if constant else _nice_step((high - low) / most, whole)
+    constant = high - low <= 1e-12 * max(abs(low), abs(high)) or high - low < 1e-300
+    step = max(1.0, _nice_step(1e-9 * abs(high), whole=True)) if constant else _nice_step((high - low) / most, whole)
     if round_outwards or constant:
         unit = step if constant else max(step, _nice_step((high - low) / 10, whole))
-        ends = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
-        low, high = (float(f"{end:.12g}") for end in ends)
+        least, most_ = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+        tidy = (float(f"{least:.12g}"), float(f"{most_:.12g}"))
+        low, high = tidy if tidy[0] <= low and high <= tidy[1] else (least, most_)
     high = max(high, low + step)
     parts = (high - low) / step
     divides = math.isclose(parts, round(parts), rel_tol=1e-9)
@@ -225,7 +242,7 @@ def _numeric(
         step=step if divides else None,
         levels=None if divides else math.ceil(parts),
         missing=missing,
-        mad=None if constant or not mad else float(f"{mad:.2g}"),
+        mad=float(f"{mad:.2g}") if mad > 0 and not constant else step,
     )
 
 
