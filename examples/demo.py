@@ -72,7 +72,7 @@ def show_answer(found: Counterfactual) -> None:
         table.add_row(
             change.feature.title, shown(change.before), f"[bold]{shown(change.after)}[/bold]", f"{change.share:.0%}"
         )
-    table.caption = f"Unchanged: {', '.join(found.unchanged)}."
+    table.caption = f"Unchanged: {', '.join(feature.title for feature in found.unchanged)}."
     console.print(table)
     console.print(found.text() + "\n")
 

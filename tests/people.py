@@ -162,7 +162,8 @@ def random_case(seed: int, count: int) -> tuple[Schema, dict[str, list[Any]]]:
     frame: dict[str, list[Any]] = {}
     for j in range(int(rng.integers(1, 7))):
         name, gaps = f"f{j}", bool(rng.random() < 0.3)
-        common: dict[str, Any] = {"name": name, "missing": "level" if gaps else "refuse"}
+        role = "record" if j and rng.random() < 0.2 else "feature"
+        common: dict[str, Any] = {"name": name, "missing": "level" if gaps else "refuse", "role": role}
         kind = int(rng.integers(0, 5))
         if kind == 0:
             low, R = float(rng.integers(-50, 50)), int(rng.integers(1, 60))

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterveil import Counterfactual, Database, Local, NoCounterfactual, Numeric, Preferences, Schema, local
+from counterveil import (
+    Counterfactual,
+    Database,
+    Deployment,
+    Local,
+    NoCounterfactual,
+    Numeric,
+    Preferences,
+    Schema,
+    local,
+)
 from counterveil.datasets import german_credit
 from counterveil.errors import NotOffered, OutOfRange
 from counterveil.frames import Table
@@ -64,7 +74,7 @@ def check_advice(
             for kind, given in wishes.items()
         }
         helps = search(schema, own, rows, relaxed) is not None
-        if name in [a.feature for a in found.advice]:
+        if name in [a.feature.name for a in found.advice]:
             assert helps
         elif found.hopeless:
             assert not helps
@@ -279,10 +289,16 @@ def test_every_question_has_one_shape(german: tuple[Schema, list[Person], list[P
     schema, _, bad = german
     bank = local(Database.build(german_credit()[0], schema, accepted=("credit", "good")))
     rng = np.random.default_rng(15)
-    sizes = set()
+    one_hot = schema.to_toml().replace('kind = "categorical"', 'kind = "categorical"\nencoding = "one-hot"')
+    linear = Deployment.of(Schema.from_toml(one_hot), scheme="linear-diff")
+    sizes, linear_sizes = set(), set()
     for n, own in enumerate(bad[:40]):
         wishes = random_wishes(rng, schema, own, METRICS[n % 4], 0.3) if n else {}
         codes = schema.codes({f.name: own[f.name] for f in schema.features})
         question, _ = bank.deployment.question(codes, Preferences.of(wishes))
         sizes.add(len(bank.deployment.scheme.form.encode(question)))
+        some = {"weights": wishes.get("weights", {}), "immutable": wishes.get("immutable", [])}
+        question, _ = linear.question(codes, Preferences.of(some))
+        linear_sizes.add(len(linear.scheme.form.encode(question)))
     assert sizes == {sum(f.largest + 1 for f in schema.features)}
+    assert linear_sizes == {linear.scheme.form.symbols}

@@ -314,3 +314,10 @@ def test_infer_takes_a_list_of_columns_to_leave_out() -> None:
         Schema.infer(FRAME, exclude="age")
     with pytest.raises(OutOfRange, match="most_levels: got 0"):
         Schema.infer(FRAME, most_levels=0)
+
+
+def test_truth_values_are_known_in_every_make_of_frame() -> None:
+    for make in (dict, pd.DataFrame, pl.DataFrame, pa.table):
+        guessed = Schema.infer(make({"a": [0, 1, None], "b": [True, None, False], "c": [0, 1, 1]}))
+        assert [type(f) for f in guessed.features] == [Boolean] * 3
+        assert [f.missing for f in guessed.features] == ["level", "level", "refuse"]

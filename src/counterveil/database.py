@@ -193,6 +193,11 @@ class Database:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # so that the new name survives a power cut too
+            finally:
+                os.close(folder)
         except OSError as error:
             raise InvalidBundle(str(path), got=error.strerror, expected="a place that can be written") from None
         finally:

@@ -73,9 +73,10 @@ class Deployment:
 
     def rows(self, codes: Codes | Vector) -> Codes:
         """Return a database's codes as the form scans them."""
-        if self.scheme.form.name == "table":
-            return self.scheme.form.load(codes[:, self.schema.costed])
-        return self.scheme.form.load(_stretched(self.tariff, codes[:, self.schema.costed]))
+        costed = self.schema.costed
+        counted = codes if len(costed) == codes.shape[1] else codes[:, costed]  # a memory map stays one if it can
+        stretched = self.scheme.form.name != "table"
+        return self.scheme.form.load(_stretched(self.tariff, counted) if stretched else counted)
 
     def question(self, own: Vector, preferences: Preferences) -> tuple[Question, Costs]:
         """Return the question that a person with these codes asks, and the costs that explain its answer.

@@ -34,7 +34,7 @@ class Change:
     after: Value
     direction: int  # 1 up, -1 down, 0 where values have no order
     cost: float  # in changes across a whole range, at weight 1
-    share: float  # of the whole cost
+    share: float  # of the cost of all changes
 
     def text(self) -> str:
         """Say it: "raise savings from 1,000 € to 5,000 €"."""
@@ -48,7 +48,7 @@ class Counterfactual:
     """The nearest accepted row, as changes from where the applicant stands; `others` are the next, where k > 1."""
 
     changes: tuple[Change, ...]  # the costliest first
-    unchanged: tuple[str, ...]
+    unchanged: tuple[Feature, ...]
     values: dict[str, Value]  # the applicant with the changes made, at the schema's levels; every constraint holds
     record: dict[str, Value]  # the record as it was fetched; where it is a row, within half a step of those
     cost: float
@@ -88,7 +88,7 @@ class Counterfactual:
                 }
                 for change in self.changes
             ],
-            "unchanged": list(self.unchanged),
+            "unchanged": [feature.name for feature in self.unchanged],
             "values": self.values,
             "record": self.record,
             "others": [other.to_dict() for other in self.others],
@@ -115,7 +115,7 @@ class Counterfactual:
             for c in self.changes
         )
         head = "<tr><th>feature</th><th>now</th><th>accepted at</th><th>share of the cost</th></tr>"
-        same = html.escape(", ".join(self.unchanged) or "nothing")
+        same = html.escape(", ".join(feature.title for feature in self.unchanged) or "nothing")
         return f"<p>{html.escape(self.text())}</p><table>{head}{rows}</table><p>Unchanged: {same}.</p>"
 
     def plot(self, ax: Any = None) -> Any:
@@ -172,13 +172,12 @@ def _draw(ax: Any, row: int, change: Change) -> None:
 class Advice:
     """A feature whose constraints, relaxed alone, would let the nearest row through."""
 
-    feature: str
-    title: str
+    feature: Feature
     constraints: tuple[str, ...]  # those that the nearest row breaks
 
     def text(self) -> str:
         """Say it."""
-        return f"{self.title} " + " and ".join(_WORDS[constraint] for constraint in self.constraints)
+        return f"{self.feature.title} " + " and ".join(_WORDS[constraint] for constraint in self.constraints)
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,13 +185,13 @@ class NoCounterfactual:
     """No accepted row satisfies the constraints. `advice` says which one to relax, where a single one would do."""
 
     advice: tuple[Advice, ...]
-    violated: tuple[str, ...]  # features whose constraints the nearest row breaks
+    violated: tuple[Feature, ...]  # whose constraints the nearest row breaks
     hopeless: bool  # whether it is certain that no single one would do
 
     feasible = False
 
     def __repr__(self) -> str:
-        return f"NoCounterfactual(violated={list(self.violated)})"
+        return f"NoCounterfactual(violated={[feature.name for feature in self.violated]})"
 
     def text(self) -> str:
         """Say it, with what would help."""
@@ -200,14 +199,16 @@ class NoCounterfactual:
         if self.advice:
             return f"{text} Relaxing this one would help: {self.advice[0].text()}."
         only = " Relaxing a single one would not help." if self.hopeless else ""
-        return f"{text} The nearest one breaks those on {' and '.join(self.violated)}.{only}"
+        return (
+            f"{text} The nearest one breaks those on {' and '.join(feature.title for feature in self.violated)}.{only}"
+        )
 
     __str__ = text
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, ready for JSON."""
-        advice = [{"feature": a.feature, "constraints": list(a.constraints)} for a in self.advice]
-        return {"feasible": False, "text": self.text(), "advice": advice, "violated": list(self.violated)}
+        advice = [{"feature": a.feature.name, "constraints": list(a.constraints)} for a in self.advice]
+        return {"feasible": False, "text": self.text(), "advice": advice, "violated": [f.name for f in self.violated]}
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self.text())}</p>"
@@ -222,7 +223,7 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     If the nearest row breaks the constraints of one feature, relaxing those alone helps. If it breaks more, no single
     one does in a table deployment: every forbidden change costs the same there, so the least total breaks the fewest.
     """
-    titles = {feature.name: feature.title for feature in costs.features}
+    features = {feature.name: feature for feature in costs.features}
     broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
     verdicts = zip(records, broken, strict=True)
     found = [_counterfactual(deployment, costs, person, record) for record, violated in verdicts if not violated]
@@ -230,10 +231,10 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
         first, *others = found
         return replace(first, others=tuple(others))
     least = min(broken, key=len)
-    advice = [Advice(n, titles[n], tuple(kinds)) for n, kinds in least.items()] if len(least) == 1 else []
+    advice = [Advice(features[n], tuple(kinds)) for n, kinds in least.items()] if len(least) == 1 else []
     return NoCounterfactual(
         tuple(advice),
-        tuple(titles[name] for name in least),
+        tuple(features[name] for name in least),
         hopeless=deployment.scheme.form.name == "table" and not advice,
     )
 
@@ -243,10 +244,11 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
     values = deployment.schema.values(record.codes)
     each = costs.of(codes)
     total = sum(each)
+    changed = sum(cost for own, code, cost in zip(costs.own, codes, each, strict=True) if own != code)
     changes, unchanged = [], []
     for feature, own, code, cost in zip(costs.features, costs.own.tolist(), codes.tolist(), each, strict=True):
         if own == code:
-            unchanged.append(feature.title)
+            unchanged.append(feature)
             values[feature.name] = person[feature.name]
             continue
         there = max(own, code) <= feature.steps and isinstance(feature, Numeric | Ordinal) and feature.ordered
@@ -257,7 +259,7 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
                 after=values[feature.name],
                 direction=(1 if code > own else -1) if there else 0,
                 cost=cost / unit,
-                share=cost / total if total else 0.0,
+                share=cost / changed if changed else 0.0,
             )
         )
     changes.sort(key=lambda change: -change.cost)

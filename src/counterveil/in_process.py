@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .arrays import Vector
@@ -52,7 +53,7 @@ class Local:
         values = as_person(person, self.deployment.schema.names)
         own = self.deployment.schema.codes(values, clamp=clamp)
         costs, fetched, _ = self.fetch(own, wishes, spread=spread)
-        given = {f.name: f.given(values.get(f.name)) for f in self.deployment.schema.features}
+        given = {f.name: f.given(values.get(f.name)) for f in self.deployment.schema.cost_features}
         return explain(self.deployment, costs, given, fetched)
 
     def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record], list[int]]:
@@ -78,8 +79,8 @@ class Local:
         return costs, records, rows
 
 
-def local(database: Database, scheme: str = "table/differences", **parameters: Any) -> Local:
-    """Run a deployment of this database in one process; `parameters` are those of `Deployment.of`.
+def local(database: Database | str | Path, scheme: str = "table/differences", **parameters: Any) -> Local:
+    """Run a deployment of this database, or bundle, in one process; `parameters` are those of `Deployment.of`.
 
     >>> from counterveil import Database, Schema, local
     >>> data = {"income": [1000, 2000, 3000, 4000], "loans": [0, 3, 1, 0], "accepted": [0, 0, 1, 1]}
@@ -88,6 +89,8 @@ def local(database: Database, scheme: str = "table/differences", **parameters: A
     >>> bank.ask({"income": 2000, "loans": 1}).text()
     'Raise income from 2,000 to 3,000.'
     """
+    if isinstance(database, str | Path):
+        database = Database.open(database)
     return Local(database, Deployment.of(database.schema, scheme=scheme, record=database.record, **parameters))
 
 

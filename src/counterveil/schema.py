@@ -92,7 +92,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         codes = []
         for feature in self.features:
             value = person.get(feature.name)
-            if feature.role == "record" and feature.name not in person:
+            if feature.role == "record":  # shown with a row that is fetched; what the person has does not matter
                 codes.append(0)
                 continue
             try:
@@ -187,7 +187,8 @@ def _guess(table: Table, name: str, most_levels: int, round_outwards: bool) -> F
     distinct = _in_order(set(values))
     if not distinct:
         return None
-    if dtype == nw.Boolean or (dtype.is_integer() and set(distinct) <= {0, 1} and len(distinct) == 2):
+    truth = all(isinstance(v, bool) for v in distinct) or (dtype.is_numeric() and set(distinct) == {0, 1})
+    if dtype == nw.Boolean or truth:
         return Boolean(name=name, missing=missing)
     if dtype.is_numeric():
         numbers = np.array([float(v) for v in values])
