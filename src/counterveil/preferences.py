@@ -199,9 +199,7 @@ def _deviations(feature: Feature, a: int, features: Sequence[Feature]) -> Floats
     values = np.arange(feature.largest + 1, dtype=np.float64)
     width = 1.0
     if isinstance(feature, Numeric):
-        values = np.array(
-            [feature._value(min(code, feature.steps)) for code in range(feature.largest + 1)], dtype=float
-        )
+        values = feature.numbers()
         width = float(feature.mad or 1)
     return np.asarray(np.minimum(1.0, np.abs(values - values[a]) / width / widest))
 
