@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import counterveil
-from counterveil import Question, engine, make_scheme, retrieve
+from counterveil import Question, engine, make_scheme, masking, retrieve
 from counterveil.errors import (
     CounterveilError,
     EmptyDatabase,
@@ -112,6 +112,10 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"scheme": "linear-diff", "norm": 4}, UnknownName, "parameter: got norm"),
     ({"shuffle": "no"}, WrongType, "shuffle: got str, expected True or False"),
     ({"alphas": 5}, WrongType, "alphas: got int, expected one number for each server"),
+    ({"alphas": b"ab"}, WrongType, "alphas: got bytes"),
+    ({"alphas": np.array(3)}, WrongType, "alphas: got ndarray"),
+    ({"rows": [np.ma.masked_array([1, 2, 3], mask=np.array([0, 1, 0])), [4, 5, 6]]}, MissingValue, "rows: got NaN"),
+    ({"records": [b"ab", [b"c"]]}, WrongType, "records: got other things"),
     ({"servers": 300}, OutOfRange, r"servers: got 300, expected \[1:255\]"),
     ({"rows": np.array(5)}, WrongShape, r"rows: got shape \(\), expected \(any, any\)"),
     ({"rows": np.ma.masked_array(ROWS, mask=ROWS == 2)}, MissingValue, "rows: got NaN or None"),
@@ -151,7 +155,7 @@ def test_one_typed_error_before_any_work(
 
 def test_a_servers_own_checks() -> None:
     scheme = make_scheme("baseline", levels=10, d=3)
-    common = Common(bytes(32), digest=b"", ticket=b"", servers=(1, 2))
+    common = Common(bytes(32), digest=b"", ticket=b"t", servers=(1, 2))
     good = np.array([1, 2, 3])
     bad_queries: list[tuple[Any, type[InvalidInput], str]] = [
         ([1, 2], WrongShape, r"query: got shape \(2,\), expected \(3\)"),
@@ -172,15 +176,30 @@ def test_an_applicants_own_checks() -> None:
     scheme = make_scheme("baseline", levels=10, d=3)
     question, queries = Question(X), np.zeros((2, 3), dtype=np.int64)
     for answers, message in [
-        ([[1, 2]], "answers: got 1, expected one from each of 2 servers"),
+        ([[1, 2]], "answers: got 1, expected one for each of 2 servers"),
         ([[1, 2], [1]], r"answer of server 2: got shape \(1,\), expected \(2\)"),
         ([[1, 2], [1, 307]], r"answer of server 2\[1\]: got 307, expected \[0:306\]"),
         ([[1, 2], [1, NAN]], "answer of server 2: got NaN"),
-        ([3, 4], r"answer of server 1: got shape \(\), expected \(any\)"),
-        ([[], []], "answer of server 1: got no symbols, expected one for each row"),
+        ([3, 4], r"answer of server 1: got shape \(\), expected \(2\)"),
+        ([[], []], r"answer of server 1: got shape \(0,\), expected \(2\)"),
+        ([[1], [2]], r"answer of server 1: got shape \(1,\), expected \(2\)"),
     ]:
         with pytest.raises(InvalidInput, match=message):
-            scheme.recover(question, queries, answers)  # type: ignore[arg-type]
+            scheme.recover(question, queries, answers, 2)  # type: ignore[arg-type]
+    with pytest.raises(OutOfRange, match=r"query to server 1\[0\]: got 307, expected \[0:306\]"):
+        scheme.recover(question, np.full((2, 3), 307), [[1, 2], [3, 4]], 2)
+    with pytest.raises(WrongShape, match="queries: got 1, expected one for each of 2 servers"):
+        scheme.recover(question, queries[:1], [[1, 2], [3, 4]], 2)
+    with pytest.raises(WrongType, match="answers: got generator"):
+        scheme.recover(question, queries, (a for a in [[1], [2]]), 1)  # type: ignore[arg-type]
+    no_question: Any = [1, 2, 3]
+    with pytest.raises(WrongType, match="question: got list, expected a Question"):
+        scheme.form.costs(ROWS, no_question)
+    with pytest.raises(WrongType, match="question: got list, expected a Question"):
+        masking.exact_share(scheme.form, ROWS, [no_question], 2)
+    for records in ([b"a", b"b"], np.zeros((7, 1), dtype=np.uint8), np.zeros((2, 1))):
+        with pytest.raises(WrongShape, match=r"records: got .*, expected an array of uint8, 2 by length"):
+            scheme.digest(ROWS, records)  # type: ignore[arg-type]
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -194,6 +213,11 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert make_scheme("even_norm/distances", levels=9, d=2, norm=np.int8(6)).form.bound == 10 * 2 * 9**6
     assert make_scheme("table/distances", levels=9, d=2, cap=np.uint8(200)).field.q == 401
     assert counterveil.Field(np.int64(7)).bits == 3  # type: ignore[arg-type]
+
+
+def test_levels_may_come_as_anything_that_is_an_array() -> None:
+    best = pd.DataFrame(ROWS).max()
+    assert make_scheme("baseline", levels=best, d=3).form.levels == (4, 5, 6)
 
 
 def test_q_must_exceed_the_bound_and_not_just_reach_it() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sympy import prevprime
 
 from counterveil import Field, engine, smallest_prime_above
 
@@ -61,6 +62,17 @@ def test_polynomial_is_exact_at_the_edge(d: int, largest: int) -> None:
             for row in rows
         ]
         assert engine.polynomial(field, rows, coefficients, largest).tolist() == expected
+
+
+@pytest.mark.parametrize("d", [1, 31, 63, 127])
+@pytest.mark.parametrize("bits", [20, 40, 50, 53, 61])
+def test_polynomial_is_exact_where_one_limb_just_fits(d: int, bits: int) -> None:
+    for largest in (2**16 - 1, 2**24 - 1, 2**26 - 1):
+        field = Field(int(prevprime(2**bits)))
+        rows = np.full((2, d), largest).astype(np.uint32)
+        rows[1, 0] -= 1
+        values = engine.polynomial(field, rows, [np.full(d, field.q - 1)], largest)
+        assert values.tolist() == [-sum(int(y) for y in row) % field.q for row in rows]
 
 
 def test_table_at_the_largest_field_does_not_overflow() -> None:

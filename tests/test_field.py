@@ -117,7 +117,7 @@ def test_gf256_is_the_field_of_bytes() -> None:
     gf, every = GF256(), np.arange(256)
     for a in range(256):
         assert gf.mul(every, a).tolist() == [slow_product(a, b) for b in range(256)]
-    assert gf.sub(every, every).tolist() == [0] * 256
+    assert gf.add(every, every).tolist() == [0] * 256
 
 
 def test_gf256_interpolates_at_0() -> None:

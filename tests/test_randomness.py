@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import secrets
 import warnings
 from itertools import combinations
 from pathlib import Path
@@ -194,6 +195,27 @@ def test_a_schemes_common_randomness_binds_key_digest_ticket_and_servers() -> No
         assert not np.array_equal(common.elements("pad", 11, 50), expected)
     with pytest.raises(WrongType, match="digest and ticket: got something else, expected bytes"):
         scheme.common(KEY, b"digest", "ticket")  # type: ignore[arg-type]
+
+
+def test_no_ticket_is_a_situation_of_its_own() -> None:
+    standing = Common(KEY, digest=b"D", ticket=None, servers=(1, 2))
+    assert standing.substream("pad", 0, 1, 0)(64) != Common(KEY, digest=b"D", ticket=b"t", servers=(1, 2)).substream(
+        "pad", 0, 1, 0
+    )(64)
+    with pytest.raises(WrongType, match="digest and ticket"):
+        Common(KEY, digest=b"D", ticket=b"", servers=(1, 2))
+
+
+def test_fresh_pads_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def token_bytes(count: int) -> bytes:
+        asked.append(count)
+        return bytes(count)
+
+    monkeypatch.setattr(secrets, "token_bytes", token_bytes)
+    assert Fresh().elements(5, 3).tolist() == [0, 0, 0]
+    assert asked
 
 
 class Recorded:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from counterveil import CATALOGUE, make_scheme, retrieve
+from counterveil import CATALOGUE, Scheme, make_scheme, retrieve
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -48,6 +50,19 @@ def test_a_scheme_of_ones_own() -> None:
     assert found.index == 1
     assert found.scheme is scheme
     assert repr(found) == f"Retrieval(index=1, servers=2, q={scheme.field.q}, symbols=(18, 4))"
+
+
+def test_the_records_are_bound_into_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[Any] = []
+    real = Scheme.digest
+
+    def digest(self: Scheme, rows: Any, records: Any = None) -> bytes:
+        bound.append(records)
+        return real(self, rows, records)
+
+    monkeypatch.setattr(Scheme, "digest", digest)
+    retrieve([[1, 2], [3, 4]], [1, 1], levels=5, records=[b"one", b"two"])
+    assert [r.tobytes() for r in bound] == [b"onetwo"]
 
 
 def test_views_hold_what_each_server_saw_and_no_more() -> None:

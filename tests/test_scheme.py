@@ -121,7 +121,7 @@ def test_every_reveal_conforms(name: str, shuffle: bool, costs: list[int], expan
     vector = np.array(costs)
     reveal = make_reveal_for(name, vector, shuffle=shuffle, expansion=expansion)
     field = Field(counterveil.smallest_prime_above(reveal.bound(1001)))
-    check_reveal(reveal, field, vector, Common(bytes(32), digest=b"", ticket=b"", servers=()))
+    check_reveal(reveal, field, vector, Common(bytes(32), digest=b"", ticket=b"t", servers=()))
 
 
 def make_reveal_for(name: str, costs: Vector, *, shuffle: bool, expansion: int) -> Reveal:
@@ -180,7 +180,7 @@ def test_conformance_refuses_a_broken_reveal() -> None:
         def nearest(self, field: Field, revealed: Vector) -> int:
             return int(np.argmax(revealed))
 
-    common = Common(bytes(32), digest=b"", ticket=b"", servers=())
+    common = Common(bytes(32), digest=b"", ticket=b"t", servers=())
     with pytest.raises(AssertionError, match="finds cost 9, the least is 1"):
         check_reveal(Largest(name="largest"), Field(11), np.array([1, 9]), common)
 

@@ -15,14 +15,14 @@ def random_records(M: int, length: int, seed: int = 0) -> Bytes:
     return np.random.default_rng(seed).integers(0, 256, (M, length), dtype=np.uint8)
 
 
-def common_for(ticket: bytes) -> Common:
+def common_for(ticket: bytes | None) -> Common:
     return Common(new_key(), digest=b"digest", ticket=ticket, servers=(1, 2))
 
 
 def fetch(spir: Spir, records: Bytes, position: int, *, shuffle: bool = False) -> tuple[bytes, int]:
     """Play all parties; return the record and how many bytes came down."""
     key = new_key()
-    common, standing = (Common(key, digest=b"", ticket=t, servers=(1, 2)) for t in (b"ticket", b""))
+    common, standing = (Common(key, digest=b"", ticket=t, servers=(1, 2)) for t in (b"ticket", None))
     prepared = spir.prepare(records, standing)
     order = common.order(len(records)) if shuffle else None
     queries = spir.query(len(records), position, Fresh())
@@ -51,7 +51,7 @@ def test_fetches_in_the_tickets_order(servers: int, collusion: int) -> None:
     spir = make_spir(servers=servers, collusion=collusion, length=7)
     common = common_for(b"ticket")
     order = common.order(100)
-    prepared = spir.prepare(records, common_for(b""))
+    prepared = spir.prepare(records, common_for(None))
     queries = spir.query(100, 42, Fresh())
     answers = [spir.answer(n, prepared, Q, common, order=order) for n, Q in enumerate(queries, start=1)]
     assert spir.recover(answers) == records[order[42]].tobytes()
@@ -76,7 +76,7 @@ def test_parts_of_different_records_are_worthless(servers: int) -> None:
     length = 24
     spir = Subsets(servers, length)
     records = random_records(2, length)
-    prepared = spir.prepare(records, common_for(b"")).reshape(2, spir.parts, spir.part)
+    prepared = spir.prepare(records, common_for(None)).reshape(2, spir.parts, spir.part)
     mixed = prepared[0].copy()
     mixed[-1] = prepared[1, -1]
     opened = np.frombuffer(unpackage(mixed.tobytes()), dtype=np.uint8)[:length]
@@ -146,6 +146,8 @@ def test_bad_queries_and_answers_are_refused() -> None:
             spir.recover([np.zeros(4, dtype=np.uint8)])
         with pytest.raises(InvalidInput, match="record answer of server 2"):
             spir.recover([np.zeros(4 - (n == 1), dtype=np.uint8) for n in range(spir.servers)])
+    with pytest.raises(WrongShape, match="order: got 8, expected a place for each of 9 records"):
+        Polynomials(3, 2, 4).answer(1, records, np.zeros(9, dtype=np.uint8), common, order=np.arange(8))
     with pytest.raises(WrongShape, match="bits set after the last, expected 9 bits"):
         Subsets(2, 4).answer(1, records, np.array([0, 1], dtype=np.uint8), common)
     with pytest.raises(OutOfRange, match="got 300"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,6 +25,14 @@ def flag(what: str, value: object) -> bool:
     if not isinstance(value, bool | np.bool):
         raise WrongType(what, got=type(value).__name__, expected="True or False")
     return bool(value)
+
+
+def listed(what: str, values: object, expected: str) -> list[Any]:
+    """Accept a sequence of things, whatever they are; text, bytes, mappings and generators are not one."""
+    wrong = isinstance(values, str | bytes | bytearray) or (isinstance(values, np.ndarray) and not values.ndim)
+    if wrong or not isinstance(values, Sequence | np.ndarray):
+        raise WrongType(what, got=type(values).__name__, expected=expected)
+    return list(values)
 
 
 def integers(what: str, values: object, shape: tuple[int | None, ...]) -> Integers:
@@ -53,7 +61,8 @@ def _array(what: str, values: object) -> Integers:
     except ValueError:
         raise WrongShape(what, got="lists of unequal length", expected="a rectangular array") from None
     missing = array.dtype.kind == "f" and np.isnan(array).any()
-    if missing or np.ma.is_masked(values) or (array.dtype.kind == "O" and any(map(_is_nothing, array.flat))):
+    parts = values if isinstance(values, list | tuple) else [values]
+    if missing or any(map(np.ma.is_masked, parts)) or (array.dtype.kind == "O" and any(map(_is_nothing, array.flat))):
         raise MissingValue(what, got="NaN or None", expected="integers")
     if array.dtype.kind not in "iu" and array.size:
         raise WrongType(what, got=f"dtype {array.dtype}", expected="integers")

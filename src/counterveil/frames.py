@@ -129,7 +129,9 @@ def installed_backend() -> Any:
     for backend in _BACKENDS:
         if find_spec(backend):
             return backend
-    raise MissingPackage("frames", got="no polars, pyarrow or pandas", expected="one of them, as counterveil[frames] brings")
+    raise MissingPackage(
+        "frames", got="no polars, pyarrow or pandas", expected="one of them, as counterveil[frames] brings"
+    )
 
 
 def columns_of(frame: Any, names: Iterable[str]) -> dict[str, Any]:

@@ -44,8 +44,6 @@ class GF256:
         """Return a + b."""
         return a ^ b
 
-    sub = add
-
     def mul(self, a: Vector, b: ArrayLike) -> Vector:
         """Return a * b, b a vector or one element."""
         products: Bytes = PRODUCTS[a, np.asarray(b)]

@@ -67,7 +67,7 @@ class Local:
 
         held = self.database.records
         spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
-        prepared = spir.prepare(held, scheme.common(key, self._digest, b""))
+        prepared = spir.prepare(held, scheme.common(key, self._digest, None))
         order = common.order(len(held)) if scheme.reveal.shuffle else None
         fetched = []
         for request, position in enumerate(positions):

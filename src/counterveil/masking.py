@@ -37,6 +37,8 @@ def order_gap(costs: Vector) -> int:
 
 def nearest_gap(costs: Vector) -> int:
     """Return the difference of the two least distinct costs: a mask up to it keeps the nearest row nearest."""
+    if not costs.size:
+        raise EmptyDatabase("costs", got="none", expected="at least one")
     least = costs.min()
     farther = costs[costs > least]
     return int(farther.min() - least) if farther.size else UNLIMITED
@@ -48,7 +50,10 @@ def largest_mask(form: Form, rows: ArrayLike, questions: Iterable[Question]) -> 
     Paper: d_min of `remark_edit`, the questions being the rejected set D_r.
     """
     codes = form.load(rows)
-    return min((order_gap(form.costs(codes, question)) for question in questions), default=UNLIMITED)
+    gaps = [order_gap(form.costs(codes, question)) for question in questions]
+    if not gaps:
+        raise EmptyDatabase("questions", got="none", expected="at least one")
+    return min(gaps)
 
 
 def exact_share(form: Form, rows: ArrayLike, questions: Iterable[Question], d_min: int) -> float:

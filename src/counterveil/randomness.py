@@ -26,7 +26,9 @@ _WORD = 8
 
 
 def frame(parts: Iterable[bytes | str | int]) -> bytes:
-    """Encode parts one after the other, each behind its length, so that no two sequences look alike.
+    """Encode parts one after the other, each behind its length; numbers as their digits.
+
+    No two sequences of bytes look alike.
 
     >>> frame([b"ab", "c"]) == frame([b"a", "bc"])
     False
@@ -87,15 +89,18 @@ class CommonRandomness(Protocol):
 class Common:
     """Common randomness of the servers that answer one ticket, the same at each of them (rules 3 and 4).
 
+    With None for a ticket, what outlasts tickets: a situation of its own, which no ticket can be.
+
     Security: `key` is known to the servers alone; whoever holds it and an answer can undo every pad.
     """
 
-    def __init__(self, key: bytes, *, digest: bytes, ticket: bytes, servers: Iterable[int]) -> None:
+    def __init__(self, key: bytes, *, digest: bytes, ticket: bytes | None, servers: Iterable[int]) -> None:
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise WrongType("common key", got="something else", expected=f"{KEY_BYTES} bytes")
-        if not isinstance(digest, bytes) or not isinstance(ticket, bytes):
-            raise WrongType("digest and ticket", got="something else", expected="bytes")
-        situation = frame([VERSION, digest, ticket, frame(servers)])
+        if not isinstance(digest, bytes) or not (ticket is None or (isinstance(ticket, bytes) and ticket)):
+            raise WrongType("digest and ticket", got="something else", expected="bytes, and None for no ticket")
+        claims = [] if ticket is None else [ticket]
+        situation = frame([VERSION, digest, *claims, frame(servers)])
         self._mac = hmac.new(key, situation, hashlib.sha256)
 
     def substream(self, purpose: str, request: int, coefficient: int, block: int) -> Callable[[int], bytes]:

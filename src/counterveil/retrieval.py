@@ -119,7 +119,7 @@ def retrieve(
     asked = run(scheme, codes, Question(x, weights, costs), randomness=applicant, common=common)
 
     order = common.order(len(codes)) if scheme.reveal.shuffle else None
-    prepared = spir.prepare(held, scheme.common(key, digest, b""))
+    prepared = spir.prepare(held, scheme.common(key, digest, None))
     queries = spir.query(len(codes), asked.position, applicant)
     answers = [spir.answer(n, prepared, query, common, order=order) for n, query in enumerate(queries, start=1)]
 

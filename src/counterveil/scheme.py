@@ -18,14 +18,12 @@ from numpy.typing import ArrayLike
 from . import checks
 from .arrays import Bytes, Codes, Vector
 from .errors import (
-    EmptyDatabase,
     InvalidField,
     NoMask,
     OversizedField,
     TooFewServers,
     UnknownName,
     WrongShape,
-    WrongType,
 )
 from .field import Field, smallest_prime_above
 from .forms import Form, Question, make_form
@@ -86,8 +84,8 @@ class Scheme:
         >>> Scheme.of(FORMS["weighted"](levels=[10] * 20, max_weight=5), REVEALS["differences"]).field
         Field(q=20011)
         """
-        if alphas is not None and not isinstance(alphas, Sequence | np.ndarray):
-            raise WrongType("alphas", got=type(alphas).__name__, expected="one number for each server")
+        if alphas is not None:
+            alphas = checks.listed("alphas", alphas, "one number for each server")
         if servers is None:
             T = 1 if collusion is None else checks.integer("collusion", collusion, 1)
             servers = form.degree * T + 1 if alphas is None else len(alphas)
@@ -121,10 +119,7 @@ class Scheme:
         Security: row n may be seen by server n; any T rows are uniform whatever the question.
         Paper: `queries_no_weight`, `queries_weighted`.
         """
-        if not isinstance(question, Question):
-            raise WrongType("question", got=type(question).__name__, expected="a Question")
-        secret = self.field.vector(self.form.encode(question))
-        return split(self.field, secret, self.alphas, self.collusion, randomness)
+        return split(self.field, self.form.secret(self.field, question), self.alphas, self.collusion, randomness)
 
     def answer(self, server: int, rows: ArrayLike, query: ArrayLike, common: CommonRandomness) -> Vector:
         """Return the answer of server n = 1..N: reveal(evaluate(rows, query)) + sum_t alpha_n^t Z'_t, t = 1..N-1.
@@ -138,19 +133,22 @@ class Scheme:
         pads = [common.elements("pad", self.field.q, revealed.size, coefficient=t) for t in range(1, self.servers)]
         return self.field.add(revealed, zero_share(self.field, self.alphas[server - 1], np.stack(pads)))
 
-    def recover(self, question: Question, queries: Vector, answers: Sequence[ArrayLike]) -> Vector:
-        """Return what the reveal reveals: interpolate at 0 after taking out the terms the applicant knows.
+    def recover(self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int) -> Vector:
+        """Return what the reveal reveals of `count` rows: interpolate at 0 after taking out what the applicant knows.
 
         Paper: `get_d_i(x)`, `get_diff_d_i`, `pcr_ans_reprocess`.
         """
-        if len(answers) != self.servers:
-            raise WrongShape("answers", got=len(answers), expected=f"one from each of {self.servers} servers")
-        length = checks.integers("answer of server 1", answers[0], (None,)).size
-        if length < self.reveal.length(1):
-            raise EmptyDatabase("answer of server 1", got="no symbols", expected="one for each row")
-        queries = checks.integers("queries", queries, (self.servers, self.form.symbols)).astype(np.int64)
+        answers = checks.listed("answers", answers, "one from each server")
+        sent = checks.listed("queries", queries, "one to each server")
+        for what, messages in (("answers", answers), ("queries", sent)):
+            if len(messages) != self.servers:
+                raise WrongShape(what, got=len(messages), expected=f"one for each of {self.servers} servers")
+        length = self.reveal.length(checks.integer("count", count, 1))
         received = [self.field.check(f"answer of server {n}", a, length) for n, a in enumerate(answers, start=1)]
-        known = [self.reveal.constant(self.field, term) for term in self.form.known(self.field, question, queries)]
+        asked = np.stack(
+            [self.field.check(f"query to server {n}", q, self.form.symbols) for n, q in enumerate(sent, 1)]
+        )
+        known = [self.reveal.constant(self.field, term) for term in self.form.known(self.field, question, asked)]
         cleaned = [self.field.sub(answer, term) for answer, term in zip(received, known, strict=True)]
         return reconstruct(self.field, self.alphas, cleaned, self.servers - 1)
 
@@ -161,7 +159,9 @@ class Scheme:
     def digest(self, rows: ArrayLike, records: Bytes | None = None) -> bytes:
         """Return the digest of everything that the servers must agree on (rule 4)."""
         codes = self.form.load(rows)
-        held = np.empty((0, 0), dtype=np.uint8) if records is None else records
+        held = np.empty((len(codes), 0), dtype=np.uint8) if records is None else records
+        if not isinstance(held, np.ndarray) or held.dtype != np.uint8 or held.ndim != 2 or len(held) != len(codes):
+            raise WrongShape("records", got=type(held).__name__, expected=f"an array of uint8, {len(codes)} by length")
         parts: list[bytes | str | int] = [VERSION, frame(codes.shape), as_bytes(codes).tobytes()]
         parts += [frame(held.shape), held.tobytes()]
         parts += [self.form.name, _canonical(self.form), _canonical(self.reveal)]
@@ -171,8 +171,8 @@ class Scheme:
             digest.update(frame([part]))
         return digest.digest()
 
-    def common(self, key: bytes, digest: bytes, ticket: bytes) -> Common:
-        """Return the common randomness of this scheme's servers for one ticket; b"" for what outlasts tickets."""
+    def common(self, key: bytes, digest: bytes, ticket: bytes | None) -> Common:
+        """Return the common randomness of this scheme's servers for one ticket; None for what outlasts tickets."""
         return Common(key, digest=digest, ticket=ticket, servers=self.alphas)
 
 
@@ -210,7 +210,7 @@ def run(
     queries = scheme.query(question, randomness or Fresh())
     common = common or scheme.common(new_key(), scheme.digest(rows), b"run")
     answers = [scheme.answer(n, rows, query, common) for n, query in enumerate(queries, start=1)]
-    revealed = scheme.recover(question, queries, answers)
+    revealed = scheme.recover(question, queries, answers, len(scheme.form.load(rows)))
     return Transcript(queries, answers, revealed, scheme.nearest(revealed))
 
 

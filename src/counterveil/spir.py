@@ -29,19 +29,18 @@ _GF256 = GF256()
 
 def as_records(records: Sequence[bytes] | Bytes) -> Bytes:
     """Check records and return them as an (M, length) array of bytes, all of one length."""
-    if not isinstance(records, Sequence | np.ndarray) or (np.ndim(records) == 0 and not isinstance(records, Sequence)):
-        raise WrongType("records", got=type(records).__name__, expected="a list of bytes, or an array of uint8")
-    if not len(records):
+    listed = checks.listed("records", records, "a list of bytes, or an array of uint8")
+    if not listed:
         raise EmptyDatabase("records", got="M = 0", expected="at least one record")
     if not isinstance(records, np.ndarray):
-        if not all(isinstance(record, bytes) for record in records):
+        if not all(isinstance(record, bytes) for record in listed):
             raise WrongType("records", got="other things", expected="bytes, or an array of uint8")
-        lengths = sorted({len(record) for record in records})
+        lengths = sorted({len(record) for record in listed})
         if len(lengths) > 1:
             raise WrongShape("records", got=f"lengths {lengths[0]} to {lengths[-1]}", expected="one length for all")
-        records = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(len(records), -1)
-    if records.dtype != np.uint8:
-        raise WrongType("records", got=f"dtype {records.dtype}", expected="uint8")
+        records = np.frombuffer(b"".join(listed), dtype=np.uint8).reshape(len(listed), -1)
+    if records.dtype != np.uint8 or np.ma.is_masked(records):
+        raise WrongType("records", got=f"dtype {records.dtype}", expected="uint8, none of it masked")
     if records.ndim != 2 or not records.shape[1]:
         raise WrongShape("records", got=f"shape {records.shape}", expected="(M, length), length at least 1")
     return records
@@ -233,7 +232,9 @@ def _by_row(values: NDArray[np.uint8], order: Order | None) -> NDArray[np.uint8]
     """Turn values by position into values by row: position p stands for row order[p]."""
     if order is None:
         return values
-    by_row = np.empty_like(values)
+    if len(order) != len(values):
+        raise WrongShape("order", got=len(order), expected=f"a place for each of {len(values)} records")
+    by_row = np.zeros_like(values)
     by_row[order] = values
     return by_row
 

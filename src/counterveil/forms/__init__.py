@@ -41,8 +41,8 @@ def make_form(name: str, *, levels: ArrayLike, d: int, **parameters: Any) -> For
         if given not in known:
             raise UnknownName("parameter", got=given, expected=f"one of {', '.join(known)}, for the form {name}")
     checks.integer("d", d, 1)
-    several = levels.ndim > 0 if isinstance(levels, np.ndarray) else isinstance(levels, list | tuple | range)
-    each = checks.integers("levels", levels, (d,)) if several else (levels,) * d
+    one = levels.ndim == 0 if isinstance(levels, np.ndarray) else isinstance(levels, int | float | str | np.generic)
+    each = (levels,) * d if one else checks.integers("levels", levels, (d,))
     return FORMS[name](levels=each, **parameters)
 
 

@@ -77,6 +77,12 @@ class Form(ABC):
     def encode(self, question: Question) -> list[int]:
         """Check the question and return the secret that is shared, as integers."""
 
+    def secret(self, field: Field, question: Question) -> Vector:
+        """Return the secret as a vector, or refuse what is not a question."""
+        if not isinstance(question, Question):
+            raise WrongType("question", got=type(question).__name__, expected="a Question")
+        return field.vector(self.encode(question))
+
     @abstractmethod
     def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
@@ -94,7 +100,7 @@ class Form(ABC):
 
         What is left has degree e*T in alpha, and its value at 0 is the cost.
         """
-        own = self.free(field, field.vector(self.encode(question))) + self.offset(question)
+        own = self.free(field, self.secret(field, question)) + self.offset(question)
         return [(self.free(field, query) - own) % field.q for query in queries]
 
     def costs(self, rows: ArrayLike, question: Question) -> Vector:
@@ -103,8 +109,7 @@ class Form(ABC):
         Security: needs both the rows and the question; for preparation, experiments and tests.
         """
         field = Field(smallest_prime_above(self.bound))
-        secret = field.vector(self.encode(question))
-        values = self.evaluate(field, self.load(rows), secret)
+        values = self.evaluate(field, self.load(rows), self.secret(field, question))
         return field.add(values, self.offset(question) % field.q)
 
     def load(self, rows: ArrayLike) -> Codes:

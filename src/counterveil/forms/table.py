@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +18,8 @@ from .form import Form, Question
 class Table(Form):
     """Share the tables; a server adds up the shares of the entries that a row's codes point at.
 
-    `cap` is the public bound on what one feature may cost. Without it the bound is that of the weighted squared
-    distance, which is also the cost where the question brings no tables.
+    `cap` is the public bound on what a feature costs on average: all together cost at most d * cap. Without it the
+    bound is that of the weighted squared distance, which is also the cost where the question brings no tables.
     """
 
     cap: int | None = None
@@ -50,12 +49,11 @@ class Table(Form):
             tables = self._squared_distances(question)
         elif question.weights is not None:
             raise WrongType("weights", got="weights beside costs", expected="one or the other")
-        elif not isinstance(question.costs, Sequence | np.ndarray):
-            raise WrongType("costs", got=type(question.costs).__name__, expected=f"{self.d} tables")
-        elif len(question.costs) != self.d:
-            raise WrongShape("costs", got=f"{len(question.costs)} tables", expected=f"{self.d}")
         else:
-            tables = [self._entries(j, entries) for j, entries in enumerate(question.costs)]
+            costs = checks.listed("costs", question.costs, f"{self.d} tables")
+            if len(costs) != self.d:
+                raise WrongShape("costs", got=f"{len(costs)} tables", expected=f"{self.d}")
+            tables = [self._entries(j, entries) for j, entries in enumerate(costs)]
         total = sum(max(entries) for entries in tables)
         if total > self.bound:
             raise TableOverflow("costs", got=f"a largest total of {total}", expected=f"at most {self.bound}")
