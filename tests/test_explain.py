@@ -22,6 +22,7 @@ from counterveil import (
     Ordinal,
     Preferences,
     Schema,
+    Scheme,
     local,
 )
 from counterveil.errors import (
@@ -33,6 +34,7 @@ from counterveil.errors import (
     WrongShape,
     WrongType,
 )
+from counterveil.randomness import Common
 from counterveil.spir import Subsets
 
 SCHEMA = Schema(
@@ -120,6 +122,23 @@ def test_a_lying_server_learns_nothing_from_what_happens_next(monkeypatch: pytes
     with pytest.raises(WrongShape, match="record: got level"):
         bank.ask(PERSON)
     assert asked == [(1, 0), (2, 0), (1, 1), (2, 1)]
+
+
+def test_every_question_has_a_ticket_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers' key outlasts a question; their randomness must not."""
+    tickets: list[bytes | None] = []
+    real = Scheme.common
+
+    def common(self: Scheme, key: bytes, digest: bytes, ticket: bytes | None) -> Common:
+        tickets.append(ticket)
+        return real(self, key, digest, ticket)
+
+    monkeypatch.setattr(Scheme, "common", common)
+    bank = local(Database.build(ROWS, SCHEMA, lambda _: [True, True]))
+    for _ in range(3):
+        bank.ask(PERSON)
+    assert tickets[0] is None  # packaged once
+    assert len(tickets) == len(set(tickets)) == 4
 
 
 def test_a_persons_own_value_is_said_as_it_is() -> None:

@@ -48,13 +48,14 @@ def schema() -> None:
 @click.option("--exact-ranges", is_flag=True, help="Do not round ranges outwards. Tells the data's extremes.")
 def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: int, exact_ranges: bool) -> None:
     """Guess a schema from FRAME, a CSV or Parquet file. Look it over: it is public."""
-    guessed = Schema.infer(frame, exclude=exclude, most_levels=levels, round_outwards=not exact_ranges)
+    table = Table(frame)
+    guessed = Schema.infer(table, exclude=exclude, most_levels=levels, round_outwards=not exact_ranges)
     if output is None:
         click.echo(guessed.to_toml(), nl=False)
         return
     guessed.save(output)
     click.echo(f"{output}: {len(guessed.features)} features. Look it over before you build: it is public.")
-    left_out = [name for name in Table(frame).names if name not in guessed.names and name not in exclude]
+    left_out = [name for name in table.names if name not in guessed.names and name not in exclude]
     if left_out:
         click.echo(f"Left out, being free text, dates or empty: {', '.join(left_out)}.")
 

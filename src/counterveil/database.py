@@ -121,8 +121,7 @@ class Database:
         if min_cell > 1 and record != "cell":
             raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
         table = Table(frame)
-        for name in schema.names:
-            table.column(name)
+        table.select(schema.names)
         keep = _accepted(table, schema, model, accepted)
         if not keep.any():
             raise EmptyDatabase("accepted", got=f"none of {table.count} rows", expected="at least one")

@@ -101,13 +101,13 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         table = self._table(X, reset=False)
         check_is_fitted(self)
         bank, names = self._bank(1), self.schema_.names
+        clash = sorted({"cost", "explanation"} & set(names))
+        if clash:
+            raise UnknownName("feature", got=f"{clash[0]}, which explain adds", expected="a feature of another name")
         people = [{name: person[name] for name in names if name in person} for person in table.people()]
         found = [bank.ask(person, preferences, clamp=self.schema is None, **more) for person in people]
         rows = [e.values if isinstance(e, Counterfactual) else dict.fromkeys(names) for e in found]
         columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in names}
-        clash = sorted({"cost", "explanation"} & set(names))
-        if clash:
-            raise UnknownName("feature", got=f"{clash[0]}, which explain adds", expected="a feature of another name")
         columns["cost"] = [e.cost if isinstance(e, Counterfactual) else None for e in found]
         columns["explanation"] = [e.text() for e in found]
         return rows_as_frame(columns, table)

@@ -13,10 +13,11 @@ from .errors import OutOfRange, WrongShape, WrongType
 from .explain import Explanation, explain
 from .frames import Table
 from .preferences import Costs, Preferences
-from .randomness import Fresh, new_key
+from .randomness import new_key
 from .records import Record, decode
 from .scheme import run
 from .spir import make_spir
+from .spir import run as fetch_record
 
 
 class Local:
@@ -29,7 +30,10 @@ class Local:
             raise OutOfRange("k", got=deployment.k, expected=f"at most {len(database.codes)}, the number of rows")
         self.database, self.deployment = database, deployment
         self._rows = deployment.rows(database.codes)
-        self._digest = deployment.scheme.digest(self._rows, database.records)
+        scheme, held = deployment.scheme, database.records
+        self._key, self._digest = new_key(), scheme.digest(self._rows, held)
+        self._spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
+        self._prepared = self._spir.prepare(held, scheme.common(self._key, self._digest, None))
 
     def ask(
         self,
@@ -60,20 +64,15 @@ class Local:
         """Play all parties for one question: N answers, then k record steps; return the records and their rows."""
         deployment, scheme = self.deployment, self.deployment.scheme
         question, costs = deployment.question(own, wishes)
-        key, applicant = new_key(), Fresh()
-        common = scheme.common(key, self._digest, ticket=new_key())
-        asked = run(scheme, self._rows, question, randomness=applicant, common=common)
+        common = scheme.common(self._key, self._digest, ticket=new_key())
+        asked = run(scheme, self._rows, question, common=common)
         positions = deployment.choose(scheme.reveal.relative(scheme.field, asked.revealed), spread)
 
-        held = self.database.records
-        spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
-        prepared = spir.prepare(held, scheme.common(key, self._digest, None))
-        order = common.order(len(held)) if scheme.reveal.shuffle else None
-        fetched = []
-        for request, position in enumerate(positions):
-            queries = enumerate(spir.query(len(held), position, applicant), start=1)
-            answers = [spir.answer(n, prepared, Q, common, order=order, request=request) for n, Q in queries]
-            fetched.append(spir.recover(answers))
+        order = common.order(len(self._rows)) if scheme.reveal.shuffle else None
+        fetched = [
+            fetch_record(self._spir, self._prepared, position, common, order=order, request=request).record
+            for request, position in enumerate(positions)
+        ]
         records = [decode(deployment.schema, deployment.record, record) for record in fetched]  # after all k (rule 10)
         rows = positions if order is None else [int(order[p]) for p in positions]
         return costs, records, rows
@@ -104,4 +103,4 @@ def as_person(person: Any, names: list[str]) -> dict[str, Any]:
     table = Table(person)
     if table.count != 1:
         raise WrongShape("person", got=f"{table.count} rows", expected="one")
-    return {name: table.frame[name].to_list()[0] for name in table.names if name in names}
+    return {name: value for name, value in table.people()[0].items() if name in names}

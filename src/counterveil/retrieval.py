@@ -16,6 +16,7 @@ from .forms import Question
 from .randomness import Fresh, new_key
 from .scheme import Scheme, as_bytes, make_scheme, run
 from .spir import as_records, make_spir
+from .spir import run as fetch
 
 
 class View(NamedTuple):
@@ -120,15 +121,14 @@ def retrieve(
 
     order = common.order(len(codes)) if scheme.reveal.shuffle else None
     prepared = spir.prepare(held, scheme.common(key, digest, None))
-    queries = spir.query(len(codes), asked.position, applicant)
-    answers = [spir.answer(n, prepared, query, common, order=order) for n, query in enumerate(queries, start=1)]
+    fetched = fetch(spir, prepared, asked.position, common, order=order, randomness=applicant)
 
     return Retrieval(
         index=asked.position if order is None else int(order[asked.position]),
         position=asked.position,
         revealed=asked.revealed,
-        record=spir.recover(answers),
-        views=tuple(map(View, asked.queries, queries)),
+        record=fetched.record,
+        views=tuple(map(View, asked.queries, fetched.queries)),
         symbols=Symbols(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
         scheme=scheme,
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from . import checks, engine
 from .arrays import Bytes, Order
 from .errors import EmptyDatabase, TooFewServers, WrongShape, WrongType
 from .gf256 import GF256
-from .randomness import KEY_BYTES, CommonRandomness, Randomness, keystream
+from .randomness import KEY_BYTES, CommonRandomness, Fresh, Randomness, keystream
 from .sharing import reconstruct, split, zero_share
 
 _LEAST_PART = 16  # bytes: a missing part of a package must be beyond guessing
@@ -29,16 +30,16 @@ _GF256 = GF256()
 
 def as_records(records: Sequence[bytes] | Bytes) -> Bytes:
     """Check records and return them as an (M, length) array of bytes, all of one length."""
-    listed = checks.listed("records", records, "a list of bytes, or an array of uint8")
-    if not listed:
-        raise EmptyDatabase("records", got="M = 0", expected="at least one record")
-    if not isinstance(records, np.ndarray):
+    if not isinstance(records, np.ndarray) or not records.ndim:
+        listed = checks.listed("records", records, "a list of bytes, or an array of uint8")
         if not all(isinstance(record, bytes) for record in listed):
             raise WrongType("records", got="other things", expected="bytes, or an array of uint8")
         lengths = sorted({len(record) for record in listed})
         if len(lengths) > 1:
             raise WrongShape("records", got=f"lengths {lengths[0]} to {lengths[-1]}", expected="one length for all")
-        records = np.frombuffer(b"".join(listed), dtype=np.uint8).reshape(len(listed), -1)
+        records = np.frombuffer(b"".join(listed), dtype=np.uint8).reshape(len(listed), *lengths)
+    if not len(records):
+        raise EmptyDatabase("records", got="M = 0", expected="at least one record")
     if records.dtype != np.uint8 or np.ma.is_masked(records):
         raise WrongType("records", got=f"dtype {records.dtype}", expected="uint8, none of it masked")
     if records.ndim != 2 or not records.shape[1]:
@@ -221,6 +222,30 @@ Spir = Subsets | Polynomials
 def make_spir(*, servers: int, collusion: int, length: int) -> Spir:
     """Choose the record step for so many servers, so many of which may collude."""
     return Subsets(servers, length) if collusion == 1 else Polynomials(servers, collusion, length)
+
+
+class RecordTranscript(NamedTuple):
+    """The queries of one record step, and the record that came of it."""
+
+    queries: Bytes  # row n - 1 is what server n sees
+    record: bytes
+
+
+def run(
+    spir: Spir,
+    prepared: Bytes,
+    position: int,
+    common: CommonRandomness,
+    *,
+    order: Order | None = None,
+    request: int = 0,
+    randomness: Randomness | None = None,
+) -> RecordTranscript:
+    """Play all parties: the applicant asks for one position, every server answers, the applicant recovers."""
+    queries = spir.query(len(prepared), position, randomness or Fresh())
+    servers = enumerate(queries, start=1)
+    answers = [spir.answer(n, prepared, Q, common, order=order, request=request) for n, Q in servers]
+    return RecordTranscript(queries, spir.recover(answers))
 
 
 def _check_length(what: str, records: Bytes, length: int) -> None:
