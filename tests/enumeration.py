@@ -79,7 +79,7 @@ def database_private(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) ->
     databases = [np.array(rows, dtype=np.uint8).reshape(M, -1) for rows in _databases(scheme, M)]
     queries = [np.array(Q, dtype=np.int64) for Q in product(range(field.q), repeat=scheme.form.symbols)]
     randomness = list(commons(scheme, M, unfilled=unfilled))
-    weights = field.weights_at_0(scheme.alphas)
+    weights = field.weights_at(scheme.alphas)
     length = scheme.reveal.length(M)
     scale = field.q ** np.arange(length)
     span = field.q**length

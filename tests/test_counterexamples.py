@@ -156,7 +156,7 @@ def crafted_question_reads_rows(scheme: Scheme, rows: Vector) -> int:
     common = FixedCommon([rng.integers(0, field.q, len(rows)).tolist()], mask)
     answers = [scheme.answer(n, rows, Q, common) for n, Q in enumerate(queries, start=1)]
     own = field.sum(field.mul(queries[0], queries[0]))
-    weights = field.weights_at_0(scheme.alphas)
+    weights = field.weights_at(scheme.alphas)
     value = np.zeros(len(rows), dtype=np.int64)
     for w, answer in zip(weights, answers, strict=True):
         value = field.add(value, field.mul(field.sub(answer, own), w))

@@ -8,6 +8,10 @@ A bundle is one file, written to one side and then renamed:
 
 The manifest holds the schema, the parameters, the counts, and the SHA-256 of codes and records; its `digest` covers all
 of that. Opening checks every byte.
+
+Servers need a signed bundle: behind every record stands the issuer's signature of (digest, record), so that an applicant
+can tell a true record from an altered one. The digest is then public, and must not confirm a guess at the rows: a value
+that only the issuer can compute goes into it.
 """
 
 from __future__ import annotations
@@ -16,19 +20,21 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from rich.progress import Progress
+from rich.progress import Progress, track
 
 from . import checks
 from .arrays import Bytes, Codes, Vector
 from .errors import EmptyDatabase, InvalidBundle, InvalidInput, UnknownName, WrongShape, WrongType
 from .features import is_missing, plain
 from .frames import Table
+from .keys import SIGNATURE_BYTES, Issuer
 from .records import RecordKind, encode, layout
 from .schema import Schema
 
@@ -60,7 +66,10 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counts: Counts
     codes: _Array
     records: _Array
+    signer: str = ""  # the issuer's public key, and what hides the rows from guesses at the digest
+    blind: str = ""
     digest: str = ""
+    signed: str = ""  # the SHA-256 of records and signatures together; made after the digest
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -79,7 +88,9 @@ class Database:
     min_cell: int
     counts: Counts
     codes: Codes  # (M, features): the level of every feature, record-only ones included
-    records: Bytes  # (M, length)
+    served: Bytes  # (M, length): records, each with its signature behind it where the database is signed
+    signer: bytes = b""
+    blind: bytes = b""
     source: Vector | None = None  # where each row stood in the frame; known to the builder alone
 
     def __repr__(self) -> str:
@@ -153,25 +164,45 @@ class Database:
             min_cell=min_cell,
             counts=counts,
             codes=codes[first].astype(_narrow(schema)),
-            records=records,
+            served=records,
             source=np.flatnonzero(keep)[first],
         )
 
     @property
+    def records(self) -> Bytes:
+        """The records without their signatures, an (M, length) array."""
+        return self.served[:, : layout(self.schema, self.record).itemsize]
+
+    @cached_property
     def digest(self) -> str:
-        """The SHA-256 of everything in the bundle, in hexadecimal."""
-        return self._manifest().digest
+        """The SHA-256 of everything in the bundle but the signatures, in hexadecimal."""
+        return hashlib.sha256(_json(self._manifest())).hexdigest()
+
+    def sign(self, issuer: Issuer, *, progress: bool = False) -> Database:
+        """Return the database with every record signed, ready for servers.
+
+        The same data and the same key give the same bytes.
+        """
+        bare = replace(self, served=self.records, signer=b"", blind=b"")
+        blind = hashlib.sha256(issuer.sign("blind", bytes.fromhex(bare.digest))).digest()
+        digest = bytes.fromhex(replace(bare, signer=issuer.public, blind=blind).digest)
+        records = track(bare.served, description="signing", transient=True, disable=not progress)
+        signatures = b"".join(issuer.sign("record", digest, record.tobytes()) for record in records)
+        behind = np.frombuffer(signatures, dtype=np.uint8).reshape(-1, SIGNATURE_BYTES)
+        return replace(bare, served=np.hstack([bare.served, behind]), signer=issuer.public, blind=blind)
 
     def _manifest(self) -> _Manifest:
-        manifest = _Manifest(
-            schema=msgspec.to_builtins(self.schema),
+        """Return what the digest covers."""
+        return _Manifest(
+            schema=self.schema.to_builtins(),
             record=self.record,
             min_cell=self.min_cell,
             counts=self.counts,
             codes=_describe(self.codes),
             records=_describe(self.records),
+            signer=self.signer.hex(),
+            blind=self.blind.hex(),
         )
-        return msgspec.structs.replace(manifest, digest=hashlib.sha256(_json(manifest)).hexdigest())
 
     def save(self, path: str | Path) -> None:
         """Write the bundle, atomically: a reader sees the old file or the new one, whole."""
@@ -180,13 +211,14 @@ class Database:
             raise InvalidBundle(
                 str(path), got="something that is not a file", expected="a file, or nothing, to replace"
             )
-        manifest = _json(self._manifest())
+        signed = _describe(self.served).sha256 if self.signer else ""
+        manifest = _json(msgspec.structs.replace(self._manifest(), digest=self.digest, signed=signed))
         head = _MAGIC + len(manifest).to_bytes(8, "little") + manifest
         temporary = None
         try:
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             with os.fdopen(handle, "wb") as file:
-                for part in (head, _little(self.codes), _little(self.records)):
+                for part in (head, _little(self.codes), _little(self.served)):
                     file.write(bytes(-file.tell() % _ALIGN))
                     file.write(part)
                 file.flush()
@@ -231,15 +263,15 @@ class Database:
             manifest = msgspec.json.decode(raw, type=_Manifest)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise InvalidBundle("manifest", got="something that cannot be read", expected="JSON of version 1") from None
-        unsigned = _json(msgspec.structs.replace(manifest, digest=""))
-        if _json(manifest) != raw or hashlib.sha256(unsigned).hexdigest() != manifest.digest:
+        covered = _json(msgspec.structs.replace(manifest, digest="", signed=""))
+        if _json(manifest) != raw or hashlib.sha256(covered).hexdigest() != manifest.digest:
             raise InvalidBundle("manifest", got="altered bytes", expected="the digest it was written with")
         schema = Schema.from_builtins(manifest.schema, "schema of the bundle")
 
         _check_manifest(manifest, schema)
         end = start + length
         arrays = []
-        for name, about in (("codes", manifest.codes), ("records", manifest.records)):
+        for name, about in (("codes", manifest.codes), ("records", _served(manifest))):
             begin = end + -end % _ALIGN
             size = about.shape[0] * about.shape[1] * np.dtype(about.dtype).itemsize
             if data.size < begin + size:
@@ -254,17 +286,30 @@ class Database:
                 raise InvalidBundle(name, got="altered bytes", expected="the SHA-256 in the manifest")
         if end != data.size:
             raise InvalidBundle("end", got=f"{data.size - end} bytes more", expected="nothing after the records")
-        codes, records = arrays
+        codes, served = arrays
         if (codes.max(axis=0) > [f.largest for f in schema.features]).any():
             raise InvalidBundle("codes", got="a level beyond its feature's", expected="the levels of the schema")
-        return cls(
+        opened = cls(
             schema=schema,
             record=manifest.record,
             min_cell=manifest.min_cell,
             counts=manifest.counts,
             codes=codes,
-            records=records,
+            served=served,
+            signer=bytes.fromhex(manifest.signer),
+            blind=bytes.fromhex(manifest.blind),
         )
+        if opened.signer and _describe(opened.records).sha256 != manifest.records.sha256:
+            raise InvalidBundle("records", got="altered bytes", expected="the SHA-256 in the manifest")
+        return opened
+
+
+def _served(manifest: _Manifest) -> _Array:
+    """Return what is in the file: the records, with their signatures where there are any."""
+    if not manifest.signer:
+        return manifest.records
+    rows, width = manifest.records.shape
+    return msgspec.structs.replace(manifest.records, shape=(rows, width + SIGNATURE_BYTES), sha256=manifest.signed)
 
 
 def _check_manifest(manifest: _Manifest, schema: Schema) -> None:
@@ -277,8 +322,15 @@ def _check_manifest(manifest: _Manifest, schema: Schema) -> None:
         or about[2:] != (_narrow(schema).str, "|u1")
     ):
         raise InvalidBundle("arrays", got=f"{about}", expected=f"{rows} rows of the schema's shape")
+    lengths = {len(value) for value in (manifest.signer, manifest.blind, manifest.signed)}
+    if lengths not in ({0}, {64}) or not _is_hex(manifest.signer + manifest.blind):
+        raise InvalidBundle("signer", got="something else", expected="a key of 32 bytes in hexadecimal, or nothing")
     if manifest.min_cell < 1 or (manifest.min_cell > 1 and manifest.record != "cell"):
         raise InvalidBundle("min_cell", got=f"{manifest.min_cell} for a {manifest.record}", expected="1, or cells")
+
+
+def _is_hex(text: str) -> bool:
+    return set(text) <= set("0123456789abcdef")
 
 
 def _narrow(schema: Schema) -> np.dtype[Any]:

@@ -13,7 +13,8 @@ import numpy as np
 
 from . import checks
 from .arrays import Codes, Vector
-from .errors import NotOffered, OutOfRange
+from .database import Database
+from .errors import NotOffered, OutOfRange, WrongType
 from .features import Categorical, Feature
 from .forms import Form, Question, make_form
 from .preferences import CONSTRAINTS, Costs, Preferences, Tariff, compile_costs
@@ -65,6 +66,27 @@ class Deployment:
         form = _form(form_name, tariff, norm)
         made = Scheme.of(form, reveal, servers=servers, collusion=collusion)
         return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what `Deployment.of` made this from, schema and record aside."""
+        scheme = self.scheme
+        return {
+            "scheme": f"{scheme.form.name}/{scheme.reveal.name}",
+            "servers": scheme.servers,
+            "collusion": scheme.collusion,
+            "k": self.k,
+            "max_weight": self.tariff.max_weight,
+            "shuffle": scheme.reveal.shuffle,
+            "d_min": scheme.reveal.d_min,
+            "norm": _power(scheme.form),
+        }
+
+    def check_serves(self, database: Database) -> None:
+        """Refuse a database with another schema, another kind of record, or fewer rows than a question gets."""
+        if self.schema != database.schema or self.record != database.record:
+            raise WrongType("deployment", got="another schema or kind of record", expected="those of the database")
+        if self.k > len(database.codes):
+            raise OutOfRange("k", got=self.k, expected=f"at most {len(database.codes)}, the number of rows")
 
     @property
     def unit(self) -> int:

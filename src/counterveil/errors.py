@@ -1,6 +1,10 @@
 """Every error Counterveil raises on purpose, and the two warnings it gives.
 
     CounterveilError
+    ├── Refused                a server's reason not to answer, by its code
+    ├── ServerFault            a server that cannot be reached, or breaks the protocol: it is named
+    ├── Disagreement           servers that do not say the same of themselves
+    ├── Tampered               what came back contradicts itself or its signature: not shown
     └── InvalidInput (also a ValueError)   what was given cannot be used
         ├── WrongType          not integers, not bytes
         ├── MissingValue       a NaN, or None, where a number must be
@@ -15,6 +19,10 @@
         ├── UnknownValue       a category that the schema does not list
         ├── InvalidSchema      a schema file that does not make sense
         ├── InvalidBundle      a bundle that is truncated, altered or of another version
+        ├── InvalidLedger      a ledger that is missing, another server's, or no ledger
+        ├── Malformed          bytes that are no message, or the wrong one
+        ├── InvalidKey         a key file that is missing or holds something else
+        ├── TooManyLiars       more answers contradict each other than can be corrected
         ├── NotOffered         a preference that this deployment's form cannot take
         └── MissingPackage     an optional package that is not installed
 
@@ -30,6 +38,33 @@ from __future__ import annotations
 
 class CounterveilError(Exception):
     """Anything Counterveil raises on purpose."""
+
+
+class Refused(CounterveilError):
+    """A server does not answer, and says why: ``code`` for programs, the message for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ServerFault(CounterveilError):
+    """A server that cannot be reached, does not answer in time, or breaks the protocol.
+
+    `server` is its address; `code` is why it refused, if it did.
+    """
+
+    def __init__(self, server: str, problem: str, code: str | None = None) -> None:
+        super().__init__(f"{server}: {problem}")
+        self.server, self.problem, self.code = server, problem, code
+
+
+class Disagreement(CounterveilError):
+    """Servers whose manifests, digests, keys or numbers do not go together. Nothing was asked."""
+
+
+class Tampered(CounterveilError):
+    """An answer that was altered on its way or at a server. It is not shown, and no server learns that it was noticed."""
 
 
 class InvalidInput(CounterveilError, ValueError):
@@ -90,6 +125,22 @@ class InvalidSchema(InvalidInput):
 
 class InvalidBundle(InvalidInput):
     """A bundle that is truncated, altered or of another version."""
+
+
+class InvalidLedger(InvalidInput):
+    """A ledger that is missing, there already, of another server, or not a ledger."""
+
+
+class Malformed(InvalidInput):
+    """Bytes that are not a message of this protocol, or not the one that was expected."""
+
+
+class InvalidKey(InvalidInput):
+    """A key file that is missing, there already, or holds something else."""
+
+
+class TooManyLiars(InvalidInput):
+    """Answers that contradict each other, and too many to say whose are wrong."""
 
 
 class NotOffered(InvalidInput):

@@ -53,6 +53,7 @@ class Counterfactual:
     record: dict[str, Value]  # the record as it was fetched; where it is a row, within half a step of those
     cost: float
     others: tuple[Counterfactual, ...] = ()
+    liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
 
     feasible = True
 
@@ -92,6 +93,7 @@ class Counterfactual:
             "values": self.values,
             "record": self.record,
             "others": [other.to_dict() for other in self.others],
+            "liars": list(self.liars),
         }
 
     def to_frame(self, backend: str | None = None) -> Any:
@@ -187,6 +189,7 @@ class NoCounterfactual:
     advice: tuple[Advice, ...]
     violated: tuple[Feature, ...]  # whose constraints the nearest row breaks
     hopeless: bool  # whether it is certain that no single one would do
+    liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
 
     feasible = False
 
@@ -208,7 +211,14 @@ class NoCounterfactual:
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, ready for JSON."""
         advice = [{"feature": a.feature.name, "constraints": list(a.constraints)} for a in self.advice]
-        return {"feasible": False, "text": self.text(), "advice": advice, "violated": [f.name for f in self.violated]}
+        violated = [feature.name for feature in self.violated]
+        return {
+            "feasible": False,
+            "text": self.text(),
+            "advice": advice,
+            "violated": violated,
+            "liars": list(self.liars),
+        }
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self.text())}</p>"

@@ -30,7 +30,7 @@ class Arithmetic(Protocol):
     def add(self, a: Vector, b: Vector) -> Vector: ...
     def mul(self, a: Vector, b: ArrayLike) -> Vector: ...
     def check_alphas(self, alphas: Sequence[int]) -> tuple[int, ...]: ...
-    def weights_at_0(self, alphas: Sequence[int]) -> list[int]: ...
+    def weights_at(self, alphas: Sequence[int], point: int = 0) -> list[int]: ...
 
 
 @lru_cache(maxsize=1024)
@@ -141,16 +141,16 @@ class Field:
         """Refuse alphas that coincide or vanish mod q."""
         return check_points(alphas, self.q)
 
-    def weights_at_0(self, alphas: Sequence[int]) -> list[int]:
-        """Return the Lagrange weights of the value at 0: prod_{m != n} alpha_m / (alpha_m - alpha_n).
+    def weights_at(self, alphas: Sequence[int], point: int = 0) -> list[int]:
+        """Return the Lagrange weights of the value at a point x: prod_{m != n} (alpha_m - x) / (alpha_m - alpha_n).
 
-        Paper: the first row of the inverse of the Vandermonde matrix M_n.
+        Paper: at 0, the first row of the inverse of the Vandermonde matrix M_n.
         """
         q, weights = self.q, []
         for n, a in enumerate(alphas):
             others = [b for m, b in enumerate(alphas) if m != n]
             top, bottom = 1, 1
             for b in others:
-                top, bottom = top * b % q, bottom * (b - a) % q
+                top, bottom = top * (b - point) % q, bottom * (b - a) % q
             weights.append(top * pow(bottom, -1, q) % q)
         return weights

@@ -55,10 +55,10 @@ class GF256:
             raise InvalidAlphas("alphas", got=list(alphas), expected="bytes 1..255")
         return check_points(alphas, self.q)
 
-    def weights_at_0(self, alphas: Sequence[int]) -> list[int]:
-        """Return the Lagrange weights of the value at 0."""
+    def weights_at(self, alphas: Sequence[int], point: int = 0) -> list[int]:
+        """Return the Lagrange weights of the value at a point."""
         weights = []
         for a in alphas:
-            factors = [int(PRODUCTS[b, INVERSES[b ^ a]]) for b in alphas if b != a]
+            factors = [int(PRODUCTS[b ^ point, INVERSES[b ^ a]]) for b in alphas if b != a]
             weights.append(reduce(lambda u, v: int(PRODUCTS[u, v]), factors, 1))
         return weights

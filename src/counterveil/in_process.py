@@ -9,7 +9,7 @@ from typing import Any
 from .arrays import Vector
 from .database import Database
 from .deployment import Deployment
-from .errors import OutOfRange, WrongShape, WrongType
+from .errors import WrongShape
 from .explain import Explanation, explain
 from .frames import Table
 from .preferences import Costs, Preferences
@@ -24,10 +24,7 @@ class Local:
     """All parties in one process; `ask` goes through the same messages as real servers would see."""
 
     def __init__(self, database: Database, deployment: Deployment) -> None:
-        if deployment.schema != database.schema or deployment.record != database.record:
-            raise WrongType("deployment", got="another schema or kind of record", expected="those of the database")
-        if deployment.k > len(database.codes):
-            raise OutOfRange("k", got=deployment.k, expected=f"at most {len(database.codes)}, the number of rows")
+        deployment.check_serves(database)
         self.database, self.deployment = database, deployment
         self._rows = deployment.rows(database.codes)
         scheme, held = deployment.scheme, database.records

@@ -65,6 +65,11 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
+def new_id() -> bytes:
+    """Return a fresh 128-bit name for a ticket."""
+    return secrets.token_bytes(16)
+
+
 class Randomness(Protocol):
     """The applicant's source of pads; tests pass one that enumerates."""
 

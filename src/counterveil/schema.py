@@ -107,7 +107,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
 
     def to_toml(self) -> str:
         """Write the schema as a file that a person can edit."""
-        return _HEADER + "\n" + tomli_w.dumps(msgspec.to_builtins(self), multiline_strings=False)
+        return _HEADER + "\n" + tomli_w.dumps(self.to_builtins(), multiline_strings=False)
 
     def save(self, path: str | Path) -> None:
         """Write the schema to a file."""
@@ -124,6 +124,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         except tomllib.TOMLDecodeError as error:
             raise InvalidSchema(source, got=str(error), expected="TOML") from None
         return cls.from_builtins(raw, source)
+
+    def to_builtins(self) -> dict[str, Any]:
+        """Return the schema as plain dictionaries."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
     @classmethod
     def from_builtins(cls, raw: Any, source: str = "schema") -> Schema:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from .arrays import Bytes, Codes, Vector
 from .errors import (
     InvalidField,
     NoMask,
+    NotOffered,
     OversizedField,
     TooFewServers,
     UnknownName,
@@ -29,7 +30,7 @@ from .field import Field, smallest_prime_above
 from .forms import Form, Question, make_form
 from .randomness import VERSION, Common, CommonRandomness, Fresh, Randomness, frame, new_key
 from .reveals import Reveal, make_reveal
-from .sharing import reconstruct, split, zero_share
+from .sharing import honest, reconstruct, split, zero_share
 
 CATALOGUE: dict[str, tuple[str, str]] = {
     "baseline": ("euclidean", "distances"),
@@ -56,12 +57,17 @@ class Scheme:
     alphas: tuple[int, ...]  # one for each server
     collusion: int  # T: so many servers together learn nothing
     field: Field
+    liars: int = 0  # v: so many wrong answers are corrected, at the price of rule 3
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "collusion", checks.integer("collusion", self.collusion, 1))
-        if self.servers <= self.form.degree * self.collusion:
-            enough = f"at least {self.form.degree * self.collusion + 1}: {self.form.name} against {self.collusion}"
+        object.__setattr__(self, "liars", checks.integer("liars", self.liars, 0))
+        if self.degree < self.form.degree * self.collusion:
+            least = self.form.degree * self.collusion + 1 + 2 * self.liars
+            enough = f"at least {least}: {self.form.name} against {self.collusion}, {self.liars} of whom may lie"
             raise TooFewServers("servers", got=self.servers, expected=enough)
+        if self.liars and self.reveal.masked:
+            raise NotOffered("liars", got=f"correction of {self.reveal.name}", expected="a reveal without a mask")
         least = _least(self.form, self.reveal, self.servers)
         if self.field.q <= least:
             raise InvalidField("q", got=self.field.q, expected=f"a prime above {least}")
@@ -109,6 +115,15 @@ class Scheme:
         return len(self.alphas)
 
     @property
+    def degree(self) -> int:
+        """D, the degree in alpha of what the applicant interpolates: N - 1, less where answers are to be corrected."""
+        return self.servers - 1 - 2 * self.liars
+
+    def among(self, servers: Sequence[int], liars: int = 0) -> Scheme:
+        """Return the same scheme for some of its servers, given by number: those that a ticket names."""
+        return replace(self, alphas=tuple(self.alphas[n - 1] for n in servers), liars=liars)
+
+    @property
     def exact(self) -> bool:
         """Whether a nearest row is found for every question; masked retrieval is approximate (rule 8)."""
         return self.reveal.exact
@@ -122,7 +137,7 @@ class Scheme:
         return split(self.field, self.form.secret(self.field, question), self.alphas, self.collusion, randomness)
 
     def answer(self, server: int, rows: ArrayLike, query: ArrayLike, common: CommonRandomness) -> Vector:
-        """Return the answer of server n = 1..N: reveal(evaluate(rows, query)) + sum_t alpha_n^t Z'_t, t = 1..N-1.
+        """Return the answer of server n = 1..N: reveal(evaluate(rows, query)) + sum_t alpha_n^t Z'_t, t = 1..D.
 
         Security: to be seen by the applicant; holds the reveal and nothing else, however the queries were made up.
         """
@@ -130,7 +145,7 @@ class Scheme:
         share = self.field.check("query", query, self.form.symbols)
         values = self.form.evaluate(self.field, self.form.load(rows), share)
         revealed = self.reveal.apply(self.field, values, common)
-        pads = [common.elements("pad", self.field.q, revealed.size, coefficient=t) for t in range(1, self.servers)]
+        pads = [common.elements("pad", self.field.q, revealed.size, coefficient=t) for t in range(1, self.degree + 1)]
         return self.field.add(revealed, zero_share(self.field, self.alphas[server - 1], np.stack(pads)))
 
     def recover(self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int) -> Vector:
@@ -138,6 +153,17 @@ class Scheme:
 
         Paper: `get_d_i(x)`, `get_diff_d_i`, `pcr_ans_reprocess`.
         """
+        shares = self._shares(question, queries, answers, count)
+        kept = honest(self.field, self.alphas, shares, self.degree, self.liars)
+        return reconstruct(self.field, [self.alphas[n] for n in kept], [shares[n] for n in kept], self.degree)
+
+    def honest(self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int) -> list[int]:
+        """Return the servers, numbered 1..N, whose answers fit together; the others lied, `liars` at most."""
+        shares = self._shares(question, queries, answers, count)
+        return [n + 1 for n in honest(self.field, self.alphas, shares, self.degree, self.liars)]
+
+    def _shares(self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int) -> list[Vector]:
+        """Check all messages and take what the applicant knows out of the answers."""
         answers = checks.listed("answers", answers, "one from each server")
         sent = checks.listed("queries", queries, "one to each server")
         for what, messages in (("answers", answers), ("queries", sent)):
@@ -149,8 +175,7 @@ class Scheme:
             [self.field.check(f"query to server {n}", q, self.form.symbols) for n, q in enumerate(sent, 1)]
         )
         known = [self.reveal.constant(self.field, term) for term in self.form.known(self.field, question, asked)]
-        cleaned = [self.field.sub(answer, term) for answer, term in zip(received, known, strict=True)]
-        return reconstruct(self.field, self.alphas, cleaned, self.servers - 1)
+        return [self.field.sub(answer, term) for answer, term in zip(received, known, strict=True)]
 
     def nearest(self, revealed: Vector) -> int:
         """Return the position of the nearest row, in the ticket's order where the reveal shuffles."""

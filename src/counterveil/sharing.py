@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
 from .arrays import Vector
-from .errors import TooFewServers, WrongShape
+from .errors import TooFewServers, TooManyLiars, WrongShape
 from .field import Arithmetic
 from .randomness import Randomness
 
@@ -38,13 +39,48 @@ def reconstruct(field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vecto
 
     Any degree + 1 of the servers do; what further ones say is not used.
     """
+    alphas, shares = _paired(field, alphas, shares, degree)
+    return _value_at(field, 0, alphas[: degree + 1], shares)
+
+
+def honest(
+    field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int, liars: int
+) -> tuple[int, ...]:
+    """Return the places of the servers whose shares lie on polynomials of at most `degree`, all but `liars` or fewer.
+
+    Reed-Solomon over servers: N >= degree + 1 + 2 * liars make the answer unique. A server that lies about one row is
+    out for all, so whole servers are left out, the fewest that will do.
+    """
+    alphas, shares = _paired(field, alphas, shares, degree + 2 * liars)
+    servers = range(len(alphas))
+    for count in range(liars + 1):
+        for out in combinations(servers, count):
+            kept = tuple(n for n in servers if n not in out)
+            if _consistent(field, [alphas[n] for n in kept], [shares[n] for n in kept], degree):
+                return kept
+    raise TooManyLiars("answers", got=f"more than {liars} that contradict the others", expected=f"at most {liars}")
+
+
+def _consistent(field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int) -> bool:
+    basis = alphas[: degree + 1]
+    further = zip(alphas[degree + 1 :], shares[degree + 1 :], strict=True)
+    return all(np.array_equal(share, _value_at(field, alpha, basis, shares)) for alpha, share in further)
+
+
+def _value_at(field: Arithmetic, point: int, alphas: Sequence[int], shares: Sequence[Vector]) -> Vector:
+    """Return the value at a point of the polynomials through the shares at these alphas."""
+    total = np.zeros_like(shares[0])
+    for weight, share in zip(field.weights_at(alphas, point), shares, strict=False):
+        total = field.add(total, field.mul(share, weight))
+    return total
+
+
+def _paired(
+    field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int
+) -> tuple[tuple[int, ...], Sequence[Vector]]:
     alphas = field.check_alphas(alphas)
     if len(shares) != len(alphas):
         raise WrongShape("shares", got=len(shares), expected=f"one for each of {len(alphas)} alphas")
     if len(alphas) <= degree:
         raise TooFewServers("servers", got=len(alphas), expected=f"at least {degree + 1}")
-    total = np.zeros_like(shares[0])
-    weights = field.weights_at_0(alphas[: degree + 1])
-    for weight, share in zip(weights, shares, strict=False):
-        total = field.add(total, field.mul(share, weight))
-    return total
+    return alphas, shares

@@ -115,12 +115,24 @@ class Subsets:
         """
         checks.integer("position", position, 0, checks.integer("count", count, 1) - 1)
         bits = count * self.parts
-        noise = randomness.elements(256, -(-bits // 8)).astype(np.uint8)
-        secret = np.unpackbits(noise, count=bits)
+        noise = randomness.elements(256, self.query_bytes(count)).astype(np.uint8)
+        secret = np.unpackbits(noise, count=bits, bitorder="little")
         chosen = np.tile(secret, (self.servers, 1))
         for j in range(self.parts):
             chosen[j, position * self.parts + j] ^= 1
-        return np.packbits(chosen, axis=1)
+        return np.packbits(chosen, axis=1, bitorder="little")
+
+    def query_bytes(self, count: int) -> int:
+        """Return the bytes of one query for so many records: M(N-1) bits."""
+        return -(-count * self.parts // 8)
+
+    def check(self, what: str, query: Bytes, count: int) -> Bytes:
+        """Accept a query from someone else, or refuse it: packed bits, none set after the last."""
+        packed = _as_bytes(what, query, self.query_bytes(count))
+        bits = count * self.parts
+        if np.unpackbits(packed[-1:], bitorder="little")[bits % 8 or 8 :].any():
+            raise WrongShape(what, got="bits set after the last", expected=f"{bits} bits")
+        return packed
 
     def answer(
         self,
@@ -137,10 +149,9 @@ class Subsets:
         _check_length("prepared records", prepared, self.parts * self.part)
         count = len(prepared)
         bits = count * self.parts
-        packed = _as_bytes("record query", query, -(-bits // 8))
-        if np.unpackbits(packed)[bits:].any():
-            raise WrongShape("record query", got="bits set after the last", expected=f"{bits} bits")
-        chosen = _by_row(np.unpackbits(packed, count=bits).reshape(count, self.parts), order)
+        packed = self.check("record query", query, count)
+        selected = np.unpackbits(packed, count=bits, bitorder="little").reshape(count, self.parts)
+        chosen = _by_row(selected, order)
         total = engine.xor(prepared.reshape(bits, self.part), chosen.reshape(bits).astype(bool))
         return total ^ common.elements("record", 256, self.part, request=request).astype(np.uint8)
 
@@ -189,6 +200,14 @@ class Polynomials:
         unit[position] = 1
         return split(_GF256, unit, self.alphas, self.collusion, randomness).astype(np.uint8)
 
+    def query_bytes(self, count: int) -> int:
+        """Return the bytes of one query for so many records: M."""
+        return count
+
+    def check(self, what: str, query: Bytes, count: int) -> Bytes:
+        """Accept a query from someone else, or refuse it."""
+        return _as_bytes(what, query, self.query_bytes(count))
+
     def answer(
         self,
         server: int,
@@ -202,12 +221,17 @@ class Polynomials:
         """Return sum_i query_i * record_i + sum_t alpha^t Z'_t, t = 1..N-1."""
         checks.integer("server", server, 1, self.servers)
         _check_length("prepared records", prepared, self.length)
-        scalars = _by_row(_as_bytes("record query", query, len(prepared)), order)
+        scalars = _by_row(self.check("record query", query, len(prepared)), order)
         pads = [
             common.elements("record", 256, self.length, request=request, coefficient=t) for t in range(1, self.servers)
         ]
         pad = zero_share(_GF256, self.alphas[server - 1], np.stack(pads))
         return engine.combine(prepared, scalars) ^ pad.astype(np.uint8)
+
+    @property
+    def part(self) -> int:
+        """Bytes that each server sends down."""
+        return self.length
 
     def recover(self, answers: Sequence[Bytes]) -> bytes:
         """Return the record: the value at 0."""

@@ -1,0 +1,254 @@
+"""A server over HTTP: routes, limits, logs and metrics, and nothing of the protocol.
+
+Security: nothing of a question, an answer, a ticket, or where they come from is logged or counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+import prometheus_client
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from . import wire
+from .errors import InvalidInput, Refused
+from .server import SOFTWARE, Server
+
+log = logging.getLogger("counterveil")
+
+STATUS = {
+    "malformed": 400,
+    "ticket_forged": 401,
+    "ticket_not_offered": 403,
+    "ticket_for_other_servers": 403,
+    "ticket_used": 409,
+    "ticket_expired": 410,
+    "length_required": 411,
+    "ticket_for_another_database": 412,
+    "too_long": 413,
+    "too_slow": 408,
+    "wrong_server": 421,
+    "internal": 500,
+    "not_ready": 503,
+}
+_PATIENCE = 60.0  # seconds for a body to arrive
+_MEANINGS = {
+    400: "not a message of this protocol",
+    401: "the ticket is forged",
+    403: "the ticket is for other servers, or for what is not offered",
+    408: "the body did not arrive in time",
+    409: "the ticket was used for another request",
+    410: "the ticket has expired",
+    411: "no Content-Length",
+    412: "the ticket is for another database",
+    413: "a longer body than any request has",
+    421: "the message is for another server",
+}
+
+
+class Metrics:
+    """What Prometheus may read: how many requests, how long they took, how large the ledger is."""
+
+    def __init__(self, server: Server) -> None:
+        self.registry = prometheus_client.CollectorRegistry()
+        self._requests = prometheus_client.Counter(
+            "counterveil_requests", "Requests answered or refused", ["path", "code"], registry=self.registry
+        )
+        self._seconds = prometheus_client.Histogram(
+            "counterveil_request_seconds", "Time from first byte to last", ["path"], registry=self.registry
+        )
+        self._bytes = prometheus_client.Counter(
+            "counterveil_body_bytes", "Bytes of bodies", ["path", "direction"], registry=self.registry
+        )
+        for name, says, value in (
+            ("counterveil_ledger_entries", "Requests of unexpired tickets", server.ledger.count),
+            ("counterveil_rows", "Rows served", lambda: server.terms.rows),
+            ("counterveil_server_number", "Which server this is", lambda: server.number),
+        ):
+            prometheus_client.Gauge(name, says, registry=self.registry).set_function(value)
+
+    def count(self, path: str, code: str, seconds: float, received: int, sent: int) -> None:
+        """Count one request."""
+        self._requests.labels(path, code).inc()
+        self._seconds.labels(path).observe(seconds)
+        self._bytes.labels(path, "in").inc(received)
+        self._bytes.labels(path, "out").inc(sent)
+
+
+class _Observed:
+    """Logs and counts every request, by its route and how it ended."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
+        self._app, self._metrics, self._paths = app, metrics, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status, received, sent = time.perf_counter(), 0, 0, 0
+
+        async def reading() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
+
+        async def writing(message: Message) -> None:
+            nonlocal status, sent
+            status = message.get("status", status)
+            sent += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, reading, writing)
+        except ClientDisconnect:
+            scope["code"] = "disconnected"
+        except Exception as error:
+            if status:
+                raise
+            where = error.__traceback__
+            while where is not None and where.tb_next is not None:
+                where = where.tb_next
+            at = f"{where.tb_frame.f_code.co_qualname}:{where.tb_lineno}" if where else ""
+            log.error("failure", extra={"fields": {"error": type(error).__name__, "at": at}})
+            failed = Refused("internal", "the server failed; the request may be sent again")
+            await _refusal(scope, failed)(scope, receive, writing)
+        seconds = time.perf_counter() - began
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        code = scope.get("code", "ok" if status < 400 else "other")
+        self._metrics.count(path, code, seconds, received, sent)
+        fields = {"path": path, "status": status, "code": code, "ms": round(1000 * seconds, 1)}
+        level = logging.DEBUG if path in ("/healthz", "/readyz", "/metrics") else logging.INFO
+        log.log(level, "request", extra={"fields": fields | {"bytes_in": received, "bytes_out": sent}})
+
+
+def _refusal(scope: Scope, error: Refused) -> Response:
+    scope["code"] = error.code
+    unread = error.code in ("too_long", "length_required", "too_slow")
+    return Response(
+        wire.encode_refusal(error.code, str(error)),
+        status_code=STATUS[error.code],
+        media_type="application/json",
+        headers={"connection": "close"} if unread else None,
+    )
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Read a body no longer than the terms allow; a longer one is refused before it is read."""
+    length = request.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        raise Refused("length_required", "a request must say how long its body is")
+    if int(length) > most:
+        raise Refused("too_long", f"{int(length)} bytes, where the longest request has {most}")
+    chunks = []
+    try:
+        with anyio.fail_after(_PATIENCE):
+            async for chunk in request.stream():
+                chunks.append(chunk)
+    except TimeoutError:
+        raise Refused("too_slow", f"the body did not arrive within {_PATIENCE:.0f} seconds") from None
+    return b"".join(chunks)
+
+
+def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
+    """Return the application of one server; `origins` are the web pages that may call it."""
+    app = FastAPI(
+        title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None
+    )
+    manifest, most, metrics = wire.encode_manifest(server.manifest), server.longest, Metrics(server)
+    binary = {"schema": {"type": "string", "format": "binary", "maxLength": most}}
+    message = {
+        "requestBody": {"required": True, "content": {wire.MEDIA_TYPE: binary}, "description": "See docs/wire.md."}
+    }
+    says = {"description": "The answer", "content": {wire.MEDIA_TYPE: binary}}
+    refusals: dict[int | str, dict[str, Any]] = {
+        status: {"description": meaning, "content": {"application/json": {"schema": {"type": "object"}}}}
+        for status, meaning in _MEANINGS.items()
+    }
+
+    async def answered(request: Request, ask: Callable[[bytes], bytes]) -> Response:
+        try:
+            body = await _body(request, most)
+            return Response(await run_in_threadpool(ask, body), media_type=wire.MEDIA_TYPE)
+        except Refused as error:
+            return _refusal(request.scope, error)
+        except InvalidInput as error:
+            return _refusal(request.scope, Refused("malformed", str(error)))
+
+    @app.get("/v1/manifest", summary="Terms, and which server this is", responses={200: {"description": "JSON"}})
+    async def manifest_route() -> Response:
+        return Response(manifest, media_type="application/json")
+
+    @app.post("/v1/answer", summary="Answer a question", openapi_extra=message, responses={200: says, **refusals})
+    async def answer_route(request: Request) -> Response:
+        return await answered(request, server.answer)
+
+    @app.post("/v1/record", summary="Answer a record step", openapi_extra=message, responses={200: says, **refusals})
+    async def record_route(request: Request) -> Response:
+        return await answered(request, server.record)
+
+    @app.get("/healthz", summary="Whether the process runs", response_class=Response)
+    async def health_route() -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    @app.get("/readyz", summary="Whether it can answer", responses={503: {"description": "the ledger is out of reach"}})
+    async def ready_route(request: Request) -> Response:
+        try:
+            await run_in_threadpool(server.ledger.check)
+        except Exception:
+            return _refusal(request.scope, Refused("not_ready", "the ledger cannot be written"))
+        return Response("ready\n", media_type="text/plain")
+
+    @app.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    async def metrics_route() -> Response:
+        return Response(
+            prometheus_client.generate_latest(metrics.registry), media_type=prometheus_client.CONTENT_TYPE_LATEST
+        )
+
+    paths = {route.path for route in app.routes if hasattr(route, "path")}
+    if origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"])
+    app.add_middleware(_Observed, metrics=metrics, paths=paths)
+    return app
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
+        entry |= {"event": record.getMessage()} | getattr(record, "fields", {})
+        return msgspec.json.encode(entry).decode()
+
+
+def serve(app: FastAPI, *, host: str, port: int, tls_cert: str | None, tls_key: str | None, log_level: str) -> None:
+    """Run until told to stop; then finish what is under way."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    for name in ("counterveil", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(log_level.upper())
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=30,
+    )
+    uvicorn.Server(config).run()

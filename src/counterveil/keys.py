@@ -1,0 +1,117 @@
+"""The keys of a deployment: the servers' common key, and the issuer's key pair for tickets and records.
+
+Security: the common key is for the servers alone, the issuer's private key for the institution alone; its public key is
+for everyone. Files of secrets are readable by their owner only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from .errors import InvalidKey
+from .randomness import KEY_BYTES, VERSION, frame, new_key
+
+SIGNATURE_BYTES = 64
+COMMON, PRIVATE, PUBLIC = "common.key", "issuer.key", "issuer.pub"
+
+
+class Issuer:
+    """Whoever may mint tickets and sign records: Ed25519, each signature for one purpose.
+
+    Security: for the institution; no server needs it.
+    """
+
+    def __init__(self, private: Ed25519PrivateKey | None = None) -> None:
+        self._private = private or Ed25519PrivateKey.generate()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Issuer:
+        """Read the private key that `write_keys` wrote."""
+        try:
+            key = serialization.load_pem_private_key(_read(path), password=None)
+        except (ValueError, TypeError):
+            key = None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise InvalidKey(str(path), got="something else", expected="an Ed25519 private key in PEM")
+        return cls(key)
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 raw bytes."""
+        return self._private.public_key().public_bytes_raw()
+
+    def sign(self, purpose: str, *parts: bytes) -> bytes:
+        """Return the signature of these parts for this purpose."""
+        return self._private.sign(_message(purpose, parts))
+
+
+def is_signed(public: bytes, signature: bytes, purpose: str, *parts: bytes) -> bool:
+    """Say whether the holder of the private key signed these parts for this purpose."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, _message(purpose, parts))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _message(purpose: str, parts: tuple[bytes, ...]) -> bytes:
+    return frame([VERSION, purpose, *parts])
+
+
+def write_keys(folder: str | Path) -> list[Path]:
+    """Write a new common key and a new issuer's key pair to a folder; never over others."""
+    folder = Path(folder)
+    private = Ed25519PrivateKey.generate()
+    pem, raw = serialization.Encoding.PEM, serialization.NoEncryption()
+    contents = {
+        COMMON: new_key().hex().encode() + b"\n",
+        PRIVATE: private.private_bytes(pem, serialization.PrivateFormat.PKCS8, raw),
+        PUBLIC: private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo),
+    }
+    paths = [folder / name for name in contents]
+    there = [path.name for path in paths if path.exists()]
+    if there:
+        raise InvalidKey(str(folder), got=f"{there[0]} there already", expected="a folder without keys")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in zip(paths, contents.values(), strict=True):
+            mode = 0o644 if path.name == PUBLIC else 0o600
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise InvalidKey(str(folder), got=error.strerror, expected="a folder that can be written") from None
+    return paths
+
+
+def read_common(path: str | Path) -> bytes:
+    """Read the servers' common key."""
+    try:
+        key = bytes.fromhex(_read(path).decode("ascii").strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise InvalidKey(str(path), got="something else", expected=f"{2 * KEY_BYTES} hexadecimal digits")
+    return key
+
+
+def read_public(path: str | Path) -> bytes:
+    """Read the issuer's public key."""
+    try:
+        key = serialization.load_pem_public_key(_read(path))
+    except ValueError:
+        key = None  # type: ignore[assignment]
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidKey(str(path), got="something else", expected="an Ed25519 public key in PEM")
+    return key.public_bytes_raw()
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidKey(str(path), got=error.strerror, expected="a key file") from None

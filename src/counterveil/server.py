@@ -1,0 +1,161 @@
+"""Server n of a deployment: ticket, ledger, answer. Bytes in, bytes out; it knows no HTTP.
+
+Security: sees one share of each question, uniform whatever was asked, and learns nothing from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+
+import numpy as np
+
+from . import tickets, wire
+from .arrays import Bytes
+from .database import Database
+from .deployment import Deployment
+from .errors import InvalidBundle, NotOffered, OutOfRange, Refused, TooFewServers
+from .ledger import Ledger
+from .scheme import Scheme
+from .spir import Spir, make_spir
+from .wire import Claims, Manifest, Message, Parameters, Terms
+
+SOFTWARE = f"counterveil {version('counterveil')}"
+
+
+def make_terms(
+    database: Database, deployment: Deployment, *, issuer: bytes | None, window: int = 600, robust: int = 0
+) -> Terms:
+    """Return what all servers of a deployment say in public; without an issuer the deployment is open."""
+    if not database.signer:
+        raise InvalidBundle("bundle", got="records without signatures", expected="a bundle built with --key")
+    deployment.check_serves(database)
+    if robust:
+        deployment.scheme.among(range(1, deployment.scheme.servers + 1), robust)  # refuses a mask, or too few servers
+    scheme = deployment.scheme
+    return Terms(
+        version="counterveil/1",
+        schema=deployment.schema.to_builtins(),
+        parameters=Parameters(**deployment.parameters()),
+        q=str(scheme.field.q),
+        alphas=scheme.alphas,
+        rows=len(database.codes),
+        record=deployment.record,
+        database=database.digest,
+        signer=database.signer.hex(),
+        tickets="open" if issuer is None else "signed",
+        issuer=None if issuer is None else issuer.hex(),
+        window=window if issuer is None else 0,
+        robust=robust,
+    )
+
+
+class Server:
+    """One server: what it holds, and the two things it can be asked."""
+
+    def __init__(
+        self,
+        number: int,
+        database: Database,
+        deployment: Deployment,
+        terms: Terms,
+        *,
+        key: bytes,
+        ledger: Ledger,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not 1 <= number <= deployment.scheme.servers:
+            raise OutOfRange("server", got=number, expected=f"[1:{deployment.scheme.servers}]")
+        self.number, self.ledger, self.terms = number, ledger, terms
+        self._scheme, self._key, self._clock = deployment.scheme, key, clock
+        self._rows, self._records = deployment.rows(database.codes), database.served
+        self._digest = terms.digest()
+        self._prepared: dict[int, tuple[Spir, Bytes]] = {}
+        self._preparing = threading.Lock()
+        standing = self._scheme.common(key, self._digest, None)
+        key_id = standing.elements("key id", 256, 16).astype("uint8").tobytes().hex()
+        self.manifest = Manifest(number, key_id, self._digest.hex(), SOFTWARE, terms)
+        for size in sorted({self._least, self._scheme.servers - terms.robust}):
+            self._spir(size)
+
+    @property
+    def _least(self) -> int:
+        return self._scheme.form.degree * self._scheme.collusion + 1
+
+    @property
+    def longest(self) -> int:
+        """The most bytes that a request can have: the body that the terms imply, and its envelope."""
+        question = wire.packed_bytes(self._scheme.field.bits, self._scheme.form.symbols)
+        sizes = range(self._least, self._scheme.servers + 1)
+        records = max(self._make_spir(size).query_bytes(len(self._rows)) for size in sizes)
+        return max(question, records) + 512 + 2 * wire.MOST_SERVERS
+
+    def answer(self, body: bytes) -> bytes:
+        """Answer a question."""
+        message, claims, signed = self._read(body, "query")
+        scheme = self._named(claims)
+        if message.request or message.among != claims.servers:
+            raise Refused("malformed", "a question is request 0, to all servers of its ticket")
+        share = wire.unpack("query", scheme.field, message.body, scheme.form.symbols)
+        self._spend(message, claims, body)
+        common = scheme.common(self._key, self._digest, signed)
+        answer = scheme.answer(claims.servers.index(self.number) + 1, self._rows, share, common)
+        return self._reply(message, claims, "answer", wire.pack(scheme.field, answer))
+
+    def record(self, body: bytes) -> bytes:
+        """Answer a record step: 1..k of its ticket, to all its servers but as many as it lets lie."""
+        message, claims, signed = self._read(body, "record-query")
+        scheme = self._named(claims)
+        if not 1 <= message.request <= claims.k:
+            raise Refused("malformed", f"request {message.request} of a ticket for {claims.k} records")
+        if not set(message.among) <= set(claims.servers) or len(message.among) != len(claims.servers) - claims.liars:
+            raise Refused("malformed", f"a record comes from {len(claims.servers) - claims.liars} servers of its ticket")
+        spir, prepared = self._spir(len(message.among))
+        query = spir.check("record query", np.frombuffer(message.body, dtype=np.uint8), len(prepared))
+        self._spend(message, claims, body)
+        order = None
+        if scheme.reveal.shuffle:
+            order = scheme.common(self._key, self._digest, signed).order(len(prepared))
+        common = self._scheme.among(message.among).common(self._key, self._digest, signed)
+        place = message.among.index(self.number) + 1
+        answer = spir.answer(place, prepared, query, common, order=order, request=message.request)
+        return self._reply(message, claims, "record-answer", answer.tobytes())
+
+    def _read(self, body: bytes, kind: wire.Kind) -> tuple[Message, Claims, bytes]:
+        """Read a request and check everything about it but whether it was asked before."""
+        message = wire.decode(body, kind)
+        if message.server != self.number:
+            raise Refused("wrong_server", f"this is server {self.number}, not server {message.server}")
+        ticket = wire.decode_ticket(message.ticket)
+        tickets.verify(ticket, self.terms, self._digest, self._clock())
+        if self.number not in ticket.claims.servers or self.number not in message.among:
+            raise Refused("ticket_for_other_servers", f"the ticket, or the request, is not for server {self.number}")
+        return message, ticket.claims, ticket.signed
+
+    def _named(self, claims: Claims) -> Scheme:
+        """Return the scheme as the servers that a ticket names run it."""
+        try:
+            return self._scheme.among(claims.servers, claims.liars)
+        except (TooFewServers, NotOffered) as error:
+            raise Refused("ticket_not_offered", str(error)) from None
+
+    def _spend(self, message: Message, claims: Claims, body: bytes) -> None:
+        self.ledger.spend(claims.id, message.request, hashlib.sha256(body).digest(), claims.expires)
+
+    def _reply(self, message: Message, claims: Claims, kind: wire.Kind, body: bytes) -> bytes:
+        return wire.encode(Message(1, kind, self.number, claims.id, message.request, message.among, body))
+
+    def _make_spir(self, size: int) -> Spir:
+        return make_spir(servers=size, collusion=self._scheme.collusion, length=self._records.shape[1])
+
+    def _spir(self, size: int) -> tuple[Spir, Bytes]:
+        """Return the record step among so many servers, and the records as it needs them; made once for each size."""
+        with self._preparing:
+            if size not in self._prepared:
+                spir = self._make_spir(size)
+                standing = self._scheme.among(range(1, size + 1)).common(self._key, self._digest, None)
+                self._prepared[size] = (spir, spir.prepare(self._records, standing))
+            return self._prepared[size]
