@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -151,21 +152,16 @@ async def _body(request: Request, most: int) -> bytes:
         raise Refused("length_required", "a request must say how long its body is")
     if int(length) > most:
         raise Refused("too_long", f"{int(length)} bytes, where the longest request has {most}")
-    chunks = []
     try:
         with anyio.fail_after(_PATIENCE):
-            async for chunk in request.stream():
-                chunks.append(chunk)
+            return await request.body()
     except TimeoutError:
         raise Refused("too_slow", f"the body did not arrive within {_PATIENCE:.0f} seconds") from None
-    return b"".join(chunks)
 
 
 def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
     """Return the application of one server; `origins` are the web pages that may call it."""
-    app = FastAPI(
-        title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None
-    )
+    app = FastAPI(title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None)
     manifest, most, metrics = wire.encode_manifest(server.manifest), server.longest, Metrics(server)
     binary = {"schema": {"type": "string", "format": "binary", "maxLength": most}}
     message = {
@@ -232,7 +228,16 @@ class _JsonLines(logging.Formatter):
         return msgspec.json.encode(entry).decode()
 
 
-def serve(app: FastAPI, *, host: str, port: int, tls_cert: str | None, tls_key: str | None, log_level: str) -> None:
+def serve(
+    app: FastAPI,
+    about: dict[str, Any],
+    *,
+    host: str,
+    port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    log_level: str,
+) -> None:
     """Run until told to stop; then finish what is under way."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
@@ -244,11 +249,12 @@ def serve(app: FastAPI, *, host: str, port: int, tls_cert: str | None, tls_key: 
         app,
         host=host,
         port=port,
-        ssl_certfile=tls_cert,
-        ssl_keyfile=tls_key,
+        ssl_certfile=None if tls_cert is None else str(tls_cert),
+        ssl_keyfile=None if tls_key is None else str(tls_key),
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=30,
     )
+    log.info("serving", extra={"fields": about})
     uvicorn.Server(config).run()

@@ -19,7 +19,7 @@ import anyio
 import httpx2
 import numpy as np
 
-from . import tickets, wire
+from . import checks, tickets, wire
 from .arrays import Bytes, Vector
 from .deployment import Deployment
 from .errors import (
@@ -29,7 +29,6 @@ from .errors import (
     InvalidInput,
     Malformed,
     NoMask,
-    OversizedField,
     Refused,
     ServerFault,
     Tampered,
@@ -45,7 +44,7 @@ from .records import Record, decode, layout
 from .schema import Schema
 from .scheme import Scheme
 from .spir import make_spir
-from .wire import Claims, Manifest, Message, Terms, Ticket
+from .wire import Manifest, Message, Terms, Ticket
 
 T = TypeVar("T")
 
@@ -96,9 +95,7 @@ class AsyncClient:
     def __init__(
         self, servers: Sequence[str], *, timeout: float = 60.0, patience: float = 10.0, verify: Any = True
     ) -> None:
-        if isinstance(servers, str) or len(servers) < 2 or len(set(servers)) != len(servers):
-            raise Disagreement(f"servers: got {servers!r}, expected two or more different addresses")
-        self.urls = [url.rstrip("/") for url in servers]
+        self.urls = [str(url).rstrip("/") for url in checks.listed("servers", servers, "a list of addresses")]
         self.timeout, self.patience = timeout, patience
         self.traffic = {url: Traffic() for url in self.urls}
         # One connection pool a server, and no cookies: a server must not tell that two questions come from one person.
@@ -128,6 +125,8 @@ class AsyncClient:
     async def connect(self) -> tuple[list[Peer], Deployment]:
         """Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent."""
         if self._known is None:
+            if len(set(self.urls)) < max(2, len(self.urls)):
+                raise Disagreement(f"servers: got {self.urls}, expected two or more different addresses")
             peers = await _all([partial(self.visit, url) for url in self.urls])
             check_agreement(peers)
             self._known = peers, deployment_of(peers[0].manifest.terms)
@@ -251,7 +250,7 @@ class AsyncClient:
         traffic.requests += 1
         traffic.body_up += len(body or b"")
         response = await http.send(request, stream=True)
-        content = b""
+        content = bytearray()
         try:
             async for chunk in response.aiter_raw():
                 traffic.body_down += len(chunk)
@@ -260,7 +259,7 @@ class AsyncClient:
                     raise ServerFault(url, f"answer: got more than {most} bytes, expected at most that")
         finally:
             await response.aclose()
-        return response, content
+        return response, bytes(content)
 
 
 class _Asked:
@@ -286,7 +285,7 @@ class _Asked:
         costs: Costs,
         spread: float,
     ) -> list[Record]:
-        """Send the N queries, then N record queries k times over; return what the records say, or why not to trust it."""
+        """Send the N queries, then N record queries k times over; return the records, or say why not to trust them."""
         scheme, count = self.scheme, self.terms.rows
         queries = scheme.query(question, self.randomness)
         length = scheme.reveal.length(count)
@@ -393,7 +392,9 @@ class Client:
             self.close()
             raise
 
-    def ask(self, person: Any, preferences: Preferences | Mapping[str, Any] | None = None, **options: Any) -> Explanation:
+    def ask(
+        self, person: Any, preferences: Preferences | Mapping[str, Any] | None = None, **options: Any
+    ) -> Explanation:
         """Explain one rejection; see `AsyncClient.ask`."""
         return self._wait(self._client.ask(person, preferences, **options))
 
@@ -444,7 +445,7 @@ def _difference(ours: object, theirs: object) -> str:
 
 
 def deployment_of(terms: Terms) -> Deployment:
-    """Return the deployment that terms describe, checked: q the smallest prime there is for it, alphas as they must be."""
+    """Return the deployment that terms describe, after checking that q and the alphas are what they must be."""
     try:
         schema = Schema.from_builtins(terms.schema, "schema of the manifest")
         parameters = {name: getattr(terms.parameters, name) for name in terms.parameters.__struct_fields__}
@@ -498,7 +499,7 @@ async def _metered(traffic: Traffic, event: str, info: dict[str, Any]) -> None:
 
 
 async def _all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Run all at once and wait for every one, so that no server can tell that another failed; then raise the first error."""
+    """Run all at once and wait for every one, so that no server can tell that another failed; then raise an error."""
     results: dict[int, T] = {}
     errors: dict[int, CounterveilError] = {}
 

@@ -9,7 +9,7 @@ A bundle is one file, written to one side and then renamed:
 The manifest holds the schema, the parameters, the counts, and the SHA-256 of codes and records; its `digest` covers all
 of that. Opening checks every byte.
 
-Servers need a signed bundle: behind every record stands the issuer's signature of (digest, record), so that an applicant
+Servers need a signed bundle: behind every record stands the issuer's signature of (digest, record), so that applicants
 can tell a true record from an altered one. The digest is then public, and must not confirm a guess at the rows: a value
 that only the issuer can compute goes into it.
 """

@@ -64,7 +64,7 @@ class Disagreement(CounterveilError):
 
 
 class Tampered(CounterveilError):
-    """An answer that was altered on its way or at a server. It is not shown, and no server learns that it was noticed."""
+    """An answer that was altered, on its way or at a server. It is not shown, and no server learns of it."""
 
 
 class InvalidInput(CounterveilError, ValueError):

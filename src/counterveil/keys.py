@@ -104,7 +104,7 @@ def read_public(path: str | Path) -> bytes:
     try:
         key = serialization.load_pem_public_key(_read(path))
     except ValueError:
-        key = None  # type: ignore[assignment]
+        key = None
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidKey(str(path), got="something else", expected="an Ed25519 public key in PEM")
     return key.public_bytes_raw()

@@ -59,7 +59,9 @@ class Ledger:
 
     def _create(self, server: int) -> None:
         if self._database.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise InvalidLedger(str(self.path), got="a ledger there already", expected="none where a new one is asked for")
+            raise InvalidLedger(
+                str(self.path), got="a ledger there already", expected="none where a new one is asked for"
+            )
         for statement in _CREATE.split(";"):
             self._database.execute(statement)
         self._database.execute("INSERT INTO about VALUES (?, ?, 0)", (_FORMAT, server))
@@ -70,15 +72,22 @@ class Ledger:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._database.execute("COMMIT")
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
 
     def spend(self, ticket: bytes, request: int, fingerprint: bytes, expires: int) -> None:
         """Enter a request, durably. The same bytes may come again; other bytes are refused, and so is what expired."""
-        if self._clock() - self._purged > _PURGE_EVERY:
-            self.purge()
+        try:
+            if self._clock() - self._purged > _PURGE_EVERY:
+                self.purge()
+            self._enter(ticket, request, fingerprint, expires)
+        except sqlite3.Error:
+            raise Refused("not_ready", "the ledger cannot be written") from None
+
+    def _enter(self, ticket: bytes, request: int, fingerprint: bytes, expires: int) -> None:
         with self._transaction():
             ((watermark,),) = self._database.execute("SELECT watermark FROM about").fetchall()
             if expires <= max(watermark, self._clock()):

@@ -44,6 +44,12 @@ class Reveal:
         """Whether a nearest row is found for every question; with a mask, only where the gap reaches d_min (rule 8)."""
         return self.d_min == 1
 
+    def tells(self, count: int) -> str:
+        """Say in words what the applicant learns of `count` rows."""
+        each = f"{count - 1:,} differences between costs" if self.differences else f"the costs of all {count:,} rows"
+        noise = f", each cost with noise in 0..{self.expansion * self.d_min - 1}" if self.masked else ""
+        return each + noise + (", in an order of this ticket alone" if self.shuffle else "")
+
     def bound(self, B: int) -> int:
         """Return what q must exceed for costs up to B (rules 5, 6 and 9; twice as much to tell signs apart)."""
         return (2 if self.differences else 1) * (self.expansion * (B + self.d_min) - 1)

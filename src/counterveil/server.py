@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
@@ -85,6 +86,12 @@ class Server:
     def _least(self) -> int:
         return self._scheme.form.degree * self._scheme.collusion + 1
 
+    def about(self) -> dict[str, Any]:
+        """Return what is worth a line in the log when it starts."""
+        terms = self.terms
+        named = {"server": self.number, "of": terms.parameters.servers, "scheme": terms.parameters.scheme}
+        return named | {"rows": terms.rows, "tickets": terms.tickets, "digest": self.manifest.digest}
+
     @property
     def longest(self) -> int:
         """The most bytes that a request can have: the body that the terms imply, and its envelope."""
@@ -112,7 +119,9 @@ class Server:
         if not 1 <= message.request <= claims.k:
             raise Refused("malformed", f"request {message.request} of a ticket for {claims.k} records")
         if not set(message.among) <= set(claims.servers) or len(message.among) != len(claims.servers) - claims.liars:
-            raise Refused("malformed", f"a record comes from {len(claims.servers) - claims.liars} servers of its ticket")
+            raise Refused(
+                "malformed", f"a record comes from {len(claims.servers) - claims.liars} servers of its ticket"
+            )
         spir, prepared = self._spir(len(message.among))
         query = spir.check("record query", np.frombuffer(message.body, dtype=np.uint8), len(prepared))
         self._spend(message, claims, body)

@@ -32,7 +32,9 @@ def verify(ticket: Ticket, terms: Terms, digest: bytes, now: float) -> None:
     Whether it was used before is for the ledger to say.
     """
     claims, parameters = ticket.claims, terms.parameters
-    if terms.issuer is not None and not is_signed(bytes.fromhex(terms.issuer), ticket.signature, _PURPOSE, ticket.signed):
+    if terms.issuer is not None and not is_signed(
+        bytes.fromhex(terms.issuer), ticket.signature, _PURPOSE, ticket.signed
+    ):
         raise Refused("ticket_forged", "the ticket does not carry the issuer's signature")
     if terms.issuer is None and ticket.signature:
         raise Refused("ticket_forged", "the ticket is signed, but this deployment is open: make your own")

@@ -1,6 +1,6 @@
 """Messages to bytes and back: the only parser of what comes from the network. `docs/wire.md` is its specification.
 
-Every byte is hostile until a function here has returned. A message has exactly one encoding, so whatever was read can be
+Every byte is hostile until a function here has returned. A message has exactly one encoding, so what was read can be
 compared by its bytes.
 """
 
@@ -98,7 +98,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that is public and the same at every server. Nothing here counts people: only rows, which sizes tell anyway."""
+    """All that is public and the same at every server. It counts rows, which sizes tell anyway, and no people."""
 
     version: Literal["counterveil/1"]
     schema: dict[str, Any]

@@ -1,0 +1,325 @@
+"""The applicant's commands: ask, and look a deployment over before asking."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+import time
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+import click
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from . import tickets, wire
+from .client import AsyncClient, Client, Peer, check_agreement, deployment_of
+from .deployment import Deployment
+from .errors import CounterveilError, UnknownName, WrongType
+from .explain import Counterfactual, Explanation
+from .features import Feature, Numeric
+from .schema import Schema
+
+_PATH = click.Path(path_type=Path)
+_SKEW = 60.0  # seconds that clocks may differ before tickets and windows suffer
+
+
+def _servers(command: Any) -> Any:
+    """Give a command the options that say where the servers are."""
+    for option in (
+        click.option("--timeout", default=60.0, show_default=True, help="Seconds for a server to answer."),
+        click.option("--ca", type=_PATH, help="Trust this certificate authority, in PEM, instead of the system's."),
+        click.option(
+            "--ticket", metavar="TICKET", help="The ticket; better in COUNTERVEIL_ASK_TICKET than in a shell."
+        ),
+        click.option(
+            "--server", "servers", multiple=True, required=True, metavar="URL", help="Repeat for each server."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_servers
+@click.option("--person", type=_PATH, help="A JSON file: what the servers' model was told, feature by feature.")
+@click.option("--set", "values", multiple=True, metavar="FEATURE=VALUE", help="One of those, or over the file's.")
+@click.option("--preferences", type=_PATH, help="A JSON file of preferences; the flags below go over it.")
+@click.option("--weight", multiple=True, metavar="FEATURE=N", help="How reluctant you are to change it, from 1.")
+@click.option("--immutable", multiple=True, metavar="FEATURE", help="It must stay as it is.")
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="FEATURE=LOW..HIGH",
+    help="It must lie there; either end may be left out.",
+)
+@click.option("--increase-only", multiple=True, metavar="FEATURE", help="It may only go up.")
+@click.option("--decrease-only", multiple=True, metavar="FEATURE", help="It may only go down.")
+@click.option("--forbid", multiple=True, metavar="FEATURE=VALUE", help="It must not become that.")
+@click.option("--metric", type=click.Choice(["l2", "l1", "mad", "heom"]), help="How changes are measured.")
+@click.option("--spread", default=0.0, help="Where several rows come back: how much farther each must be.")
+@click.option("--clamp", is_flag=True, help="Pull values beyond the schema's range to its ends.")
+@click.option("--robust", default=0, help="Open mode: correct so many wrong answers; needs two more servers for each.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--verbose", is_flag=True, help="Print also how many bytes went to and from each server.")
+def ask(
+    servers: tuple[str, ...],
+    ticket: str | None,
+    ca: Path | None,
+    timeout: float,
+    person: Path | None,
+    values: tuple[str, ...],
+    preferences: Path | None,
+    spread: float,
+    clamp: bool,
+    robust: int,
+    as_json: bool,
+    verbose: bool,
+    **flags: Any,
+) -> None:
+    """Ask what would have got you accepted. No server learns who you are, what you prefer, or what you were told."""
+    known, wishes = _read_json(person), _read_json(preferences)
+    with Client(servers, timeout=timeout, verify=_trust(ca)) as client:
+        schema = client.deployment.schema
+        known |= {name: _value(feature, text) for name, feature, text in _pairs("--set", schema, values)}
+        for name in ("immutable", "increase_only", "decrease_only"):
+            if flags[name]:
+                wishes[name] = list(flags[name])
+        if flags["metric"]:
+            wishes["metric"] = flags["metric"]
+        for name, _, text in _pairs("--weight", schema, flags["weight"]):
+            wishes.setdefault("weights", {})[name] = _whole("--weight", text)
+        for name, feature, text in _pairs("--range", schema, flags["ranges"]):
+            low, dots, high = text.partition("..")
+            if not dots:
+                raise WrongType(
+                    f"--range {name}", got=repr(text), expected="LOW..HIGH, either of which may be left out"
+                )
+            wishes.setdefault("ranges", {})[name] = [_value(feature, low), _value(feature, high)]
+        for name, feature, text in _pairs("--forbid", schema, flags["forbid"]):
+            wishes.setdefault("forbidden", {}).setdefault(name, []).append(_value(feature, text))
+        found = client.ask(known, wishes, ticket=ticket, robust=robust, spread=spread, clamp=clamp)
+        peers = client.peers
+    if as_json:
+        click.echo(json.dumps(found.to_dict() | ({"traffic": _traffic(peers)} if verbose else {}), ensure_ascii=False))
+        return
+    console = Console()
+    show(console, found)
+    if verbose:
+        console.print(traffic_table(peers))
+
+
+def show(console: Console, found: Explanation) -> None:
+    """Print an explanation as a table and a sentence."""
+    if isinstance(found, Counterfactual) and found.changes:
+        for each in (found, *found.others):
+            grid = Grid(title="What would have been accepted", box=box.SIMPLE_HEAD)
+            for heading in ("feature", "now", "accepted at", "share of the cost"):
+                grid.add_column(heading, justify="right" if heading == "share of the cost" else "left")
+            for change in each.changes:
+                before, after = (escape(change.feature.show(value)) for value in (change.before, change.after))
+                grid.add_row(escape(change.feature.title), before, f"[bold]{after}[/bold]", f"{change.share:.0%}")
+            grid.caption = f"Unchanged: {escape(', '.join(f.title for f in each.unchanged) or 'nothing')}."
+            console.print(grid)
+    console.print(escape(found.text()))
+    if found.liars:
+        numbers = ", ".join(map(str, found.liars))
+        console.print(f"[bold red]Server {numbers} lied[/bold red]; the wrong answers were corrected.")
+
+
+def _traffic(peers: Sequence[Peer]) -> list[dict[str, Any]]:
+    return [
+        {
+            "server": peer.manifest.server,
+            "url": peer.url,
+            "requests": peer.traffic.requests,
+            "body_bytes_up": peer.traffic.body_up,
+            "body_bytes_down": peer.traffic.body_down,
+            "header_bytes_up": peer.traffic.up - peer.traffic.body_up,
+            "header_bytes_down": peer.traffic.down - peer.traffic.body_down,
+        }
+        for peer in peers
+    ]
+
+
+def traffic_table(peers: Sequence[Peer]) -> Grid:
+    """Return what went to and from each server, the manifest included."""
+    grid = Grid(title="Bytes on the connections", box=box.SIMPLE_HEAD)
+    for heading in ("server", "requests", "bodies up", "headers up", "bodies down", "headers down"):
+        grid.add_column(heading, justify="left" if heading == "server" else "right")
+    for peer, seen in zip(peers, _traffic(peers), strict=True):
+        order = ("body_bytes_up", "header_bytes_up", "body_bytes_down", "header_bytes_down")
+        grid.add_row(peer.name, str(seen["requests"]), *(f"{seen[name]:,} B" for name in order))
+    return grid
+
+
+@click.command()
+@_servers
+def doctor(servers: tuple[str, ...], ticket: str | None, ca: Path | None, timeout: float) -> None:
+    """Look a deployment over from where you are, and say what each party would learn. Asks nothing."""
+    console, problems = Console(), []
+    client = AsyncClient(servers, timeout=timeout, patience=0.0, verify=_trust(ca))
+    visits = anyio.run(_visits, client)
+    grid = Grid(title="Servers", box=box.SIMPLE_HEAD)
+    for heading in ("address", "server", "time", "software", "TLS", "clock"):
+        grid.add_column(heading)
+    for url, visit in visits.items():
+        if isinstance(visit, CounterveilError):
+            problems.append(str(visit))
+            grid.add_row(escape(url), "[red]out of reach[/red]", "", "", "", "")
+            continue
+        tls, clock = _tls(visit), _clock(visit)
+        problems += [f"{visit.name}: {said}" for said, bad in (tls, clock) if bad]
+        grid.add_row(
+            escape(url),
+            f"{visit.manifest.server} of {visit.manifest.terms.parameters.servers}",
+            f"{1000 * visit.seconds:.0f} ms",
+            escape(visit.manifest.software),
+            *(f"[red]{said}[/red]" if bad else said for said, bad in (tls, clock)),
+        )
+    console.print(grid)
+    peers = [visit for visit in visits.values() if isinstance(visit, Peer)]
+    try:
+        if len(peers) == len(visits):
+            check_agreement(peers)
+            deployment = deployment_of(peers[0].manifest.terms)
+            console.print(
+                "The servers agree on their terms, their database and their common key; q and alphas are right."
+            )
+            if ticket is not None:
+                _check_ticket(peers, ticket)
+                console.print("The ticket is good for these servers, unless it was used.")
+            console.print(_learned(deployment, peers))
+    except CounterveilError as error:
+        problems.append(str(error))
+    for problem in problems:
+        console.print(f"[red]Problem:[/red] {escape(problem)}")
+    if problems:
+        sys.exit(1)
+    console.print("All is well.")
+
+
+async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
+    visits: dict[str, Peer | CounterveilError] = {}
+    for url in client.urls:
+        try:
+            visits[url] = await client.visit(url)
+        except CounterveilError as error:
+            visits[url] = error
+    await client.close()
+    return visits
+
+
+def _check_ticket(peers: Sequence[Peer], text: str) -> None:
+    manifest = peers[0].manifest
+    read = wire.decode_ticket_text(text)
+    tickets.verify(read, manifest.terms, bytes.fromhex(manifest.digest), time.time())
+    missing = set(read.claims.servers) - {peer.manifest.server for peer in peers}
+    if missing:
+        raise UnknownName("ticket", got=f"one for server {min(missing)}", expected="servers whose address is given")
+
+
+def _tls(peer: Peer) -> tuple[str, bool]:
+    """Say how the connection is protected, and whether that is a problem."""
+    if peer.tls is None:
+        at_home = any(peer.url.startswith(f"http://{name}") for name in ("127.", "localhost", "[::1]"))
+        return ("none, on this machine", False) if at_home else ("none", True)
+    ends = peer.tls.get("notAfter")
+    if ends is None:
+        return "not verified", True
+    days = (ssl.cert_time_to_seconds(ends) - time.time()) / 86_400
+    return f"for {days:.0f} more days", days < 7
+
+
+def _clock(peer: Peer) -> tuple[str, bool]:
+    """Say how far the server's clock is from this one, and whether that is a problem."""
+    try:
+        skew = parsedate_to_datetime(peer.date or "").timestamp() - time.time()
+    except ValueError:
+        return "unknown", False
+    return f"{skew:+.0f} s", abs(skew) > _SKEW
+
+
+def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
+    terms, scheme = peers[0].manifest.terms, deployment.scheme
+    grid = Grid(title="What each party learns from one question", box=box.SIMPLE_HEAD)
+    grid.add_column("party")
+    grid.add_column("learns")
+    grid.add_row(
+        "each server",
+        "that someone asked, when, and from which network address. Of the question, the preferences and the answer: "
+        f"nothing, unless more than {scheme.collusion} of them collude.",
+    )
+    records = "the nearest accepted row" if deployment.k == 1 else f"up to {deployment.k} accepted rows"
+    grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.")
+    many = "as many questions as they like" if terms.tickets == "open" else "one question a ticket"
+    grid.add_row("the institution", f"who got a ticket, if it asks; nothing else. An applicant has {many}.")
+    grid.add_row("the network", "sizes and times, which are the same for every question.")
+    return grid
+
+
+def _trust(ca: Path | None) -> ssl.SSLContext | bool:
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise WrongType(str(ca), got=str(error), expected="a certificate authority in PEM") from None
+
+
+def _read_json(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+
+    def refuse(got: str) -> NoReturn:
+        raise WrongType(str(path), got=got, expected="a JSON object")
+
+    try:
+        read = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        refuse(error.strerror or "no file")
+    except (ValueError, RecursionError) as error:
+        refuse(str(error))
+    if not isinstance(read, dict):
+        refuse(type(read).__name__)
+    return read
+
+
+def _pairs(option: str, schema: Schema, given: Sequence[str]) -> list[tuple[str, Feature, str]]:
+    pairs = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise WrongType(option, got=repr(text), expected="FEATURE=VALUE")
+        pairs.append((name, schema.feature(name), value))
+    return pairs
+
+
+def _value(feature: Feature, text: str) -> Any:
+    """Read a value as a person types it; nothing at all is a missing one."""
+    if not text:
+        return None
+    if isinstance(feature, Numeric):
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    for code in range(feature.steps + 1):
+        value = feature.value(code)
+        if text.lower() in (str(value).lower(), feature.show(value).lower()):
+            return value
+    return text
+
+
+def _whole(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise WrongType(option, got=repr(text), expected="a whole number") from None

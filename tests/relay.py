@@ -1,0 +1,62 @@
+"""A relay between the applicant and one server that keeps every byte: what a server, or the network, gets to see."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class Relay:
+    """Listens on a port of its own and passes all bytes on, both ways."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self._target = (address.hostname, address.port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.seen = bytearray()  # what the server saw since the last clear
+        self.up = self.down = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._target)
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._pass, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self._pass, args=(server, client, False), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, up: bool) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                if up:
+                    self.seen += data
+                    self.up += len(data)
+                else:
+                    self.down += len(data)
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, target):
+                end.close()
+
+    def view(self) -> list[dict[str, Any]]:
+        """Return the requests that were seen: line, headers, and how long the body was."""
+        requests, rest = [], bytes(self.seen)
+        while rest:
+            head, _, rest = rest.partition(b"\r\n\r\n")
+            line, *headers = head.decode().split("\r\n")
+            length = next((int(h.split(":")[1]) for h in headers if h.lower().startswith("content-length")), 0)
+            requests.append({"line": line, "headers": headers, "length": length})
+            rest = rest[length:]
+        return requests
+
+    def close(self) -> None:
+        self._listener.close()

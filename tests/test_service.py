@@ -1,0 +1,601 @@
+"""The whole service as people run it: real processes, real sockets, and what a server gets to see."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import signal
+import sqlite3
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from counterveil import CATALOGUE, Counterfactual, Database, Deployment, NoCounterfactual, local, wire
+from counterveil.app import STATUS
+from counterveil.client import AsyncClient, Client
+from counterveil.datasets import german_credit
+from counterveil.errors import Disagreement, Refused, ServerFault
+from counterveil.in_process import Local
+from counterveil.keys import Issuer
+from counterveil.randomness import Fresh
+from counterveil.tickets import mint
+from counterveil.wire import Ticket
+from relay import Relay
+from service import COMMAND, Process, Service, numbers_database, running
+
+PREFERENCES: list[dict[str, Any]] = [
+    {},
+    {"immutable": ["age"], "weights": {"housing": 8}},
+    {"ranges": {"amount": (2000, 4000)}, "decrease_only": ["duration"], "metric": "l1"},
+    {"immutable": ["age", "purpose", "amount", "duration", "checking_account"], "metric": "heom"},
+]
+
+
+@pytest.fixture(scope="module")
+def credit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    frame, schema = german_credit()
+    database = Database.build(frame, schema, accepted=("credit", "good"))
+    with running(tmp_path_factory.mktemp("credit"), database, 2) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def people() -> list[dict[str, Any]]:
+    frame, schema = german_credit()
+    bad = frame.filter(frame["credit"] == "bad")
+    return [{name: bad[name][i] for name in schema.names} for i in range(100)]
+
+
+def test_the_same_answer_as_in_process(credit: Service, people: list[dict[str, Any]]) -> None:
+    bank = local(credit.database)
+    with credit.client() as client:
+        for i, person in enumerate(people[:12]):
+            wishes = PREFERENCES[i % len(PREFERENCES)]
+            found, expected = client.ask(person, wishes, ticket=credit.ticket(client)), bank.ask(person, wishes)
+            assert found.feasible == expected.feasible
+            if isinstance(found, Counterfactual) and isinstance(expected, Counterfactual):
+                assert found.cost == expected.cost
+
+
+def test_one_implementation_for_those_who_wait(credit: Service, people: list[dict[str, Any]]) -> None:
+    expected = local(credit.database).ask(people[0])
+
+    async def ask() -> list[Any]:
+        async with AsyncClient(credit.urls) as client:
+            with credit.client() as other:  # only to mint
+                tickets = [credit.ticket(other).text() for _ in range(4)]
+            return await asyncio.gather(*(client.ask(people[0], ticket=ticket) for ticket in tickets))
+
+    for found in asyncio.run(ask()):
+        assert found.cost == expected.cost  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", [*CATALOGUE, "table/masked_differences", "table/distances", "even_norm/differences"])
+def test_every_scheme_over_sockets(name: str, tmp_path: Path) -> None:
+    servers = 3 if name.endswith("+") else 2
+    masked = "mask" in name
+    parameters = {"d_min": 2} if masked else {}
+    database = numbers_database(60, 3)
+    arguments = ["--scheme", name, *(f"--d-min={value}" for value in parameters.values())]
+    bank = local(database, name, **parameters)  # type: ignore[arg-type]
+    with running(tmp_path, database, servers, *arguments) as service, service.client() as client:
+        for start in range(4):
+            person = {f"x{j}": (3 * start + 5 * j) % 21 for j in range(3)}
+            weighed = "+" in name or "linear" in name or "table" in name or "even" in name
+            wishes = {"weights": {"x1": 3}} if weighed else {}
+            found = client.ask(person, wishes, ticket=service.ticket(client))
+            expected = bank.ask(person, wishes)
+            assert isinstance(found, Counterfactual)
+            assert isinstance(expected, Counterfactual)
+            if masked:  # the nearest within the mask: both are
+                assert abs(found.cost - expected.cost) * bank.deployment.unit < 2 + 1e-6
+            else:
+                assert found.cost == expected.cost
+        check_sizes(client, service)
+
+
+def check_sizes(client: Client, service: Service) -> None:
+    """Bodies are at most 5 % + 200 bytes above their symbols."""
+    scheme, rows = client.deployment.scheme, len(service.database.codes)
+    up = scheme.form.symbols * scheme.field.bits / 8
+    down = scheme.reveal.length(rows) * scheme.field.bits / 8
+    for process in service.processes:
+        sizes = [e for e in process.entries() if e.get("path") in ("/v1/answer", "/v1/record")]
+        assert sizes
+        for entry in sizes:
+            record = service.database.served.shape[1]
+            if entry["path"] == "/v1/record":
+                parts = scheme.servers - 1
+                up_, down_ = rows * parts / 8, (record if parts == 1 else -(-(record + 32) // parts))
+            else:
+                up_, down_ = up, down
+            assert entry["bytes_in"] <= 1.05 * up_ + 200
+            assert entry["bytes_out"] <= 1.05 * down_ + 200
+
+
+def test_bodies_are_as_small_as_their_symbols(credit: Service, people: list[dict[str, Any]]) -> None:
+    with credit.client() as client:
+        client.ask(people[0], ticket=credit.ticket(client))
+        check_sizes(client, credit)
+
+
+def test_more_servers_and_collusion(tmp_path: Path) -> None:
+    """Three servers, two of whom may collude; and any two of three, one of whom may be silent."""
+    database = numbers_database(50, 3)
+    bank, person = local(database), {"x0": 3, "x1": 9, "x2": 14}
+    expected = bank.ask(person)
+    assert isinstance(expected, Counterfactual)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with running(tmp_path / "a", database, 3, "--servers", 3) as service, service.client() as client:
+        assert client.deployment.scheme.collusion == 2
+        found = client.ask(person, ticket=service.ticket(client))
+        assert isinstance(found, Counterfactual)
+        assert found.cost == expected.cost
+    with running(tmp_path / "b", database, 3, "--servers", 3, "--collusion", 1, "-k", 2) as service:
+        service.processes[1].kill()  # silent: the ticket is for the others
+        urls = [service.urls[0], service.urls[2]]
+        with pytest.raises(ServerFault, match=f"{service.urls[1]}.*cannot be reached"):
+            service.client(patience=0.3)
+        with Client(urls) as client:
+            found = client.ask(person, ticket=service.ticket(client, k=2))
+            assert isinstance(found, Counterfactual)
+            assert found.cost == expected.cost
+            assert len(found.others) == 1
+            one = client.ask(person, ticket=service.ticket(client, k=1))
+            assert isinstance(one, Counterfactual)
+            assert not one.others
+            with pytest.raises(Disagreement, match=r"one for servers \[1, 2\], expected the address of each"):
+                client.ask(person, ticket=service.ticket(client, [1, 2]))
+
+
+def test_a_servers_view_is_the_same_for_everyone(credit: Service, people: list[dict[str, Any]]) -> None:
+    """200 questions: paths, headers and lengths, read off the sockets, do not depend on who asks what."""
+    relays = [Relay(url) for url in credit.urls]
+    views: list[list[list[Any]]] = []
+    infeasible = 0
+    generator = np.random.default_rng(5)
+    with Client([relay.url for relay in relays]) as client:
+        for i in range(200):
+            person = people[int(generator.integers(len(people)))]
+            wishes = PREFERENCES[i % len(PREFERENCES)]
+            for relay in relays:
+                relay.seen.clear()
+            found = client.ask(person, wishes, ticket=credit.ticket(client))
+            infeasible += isinstance(found, NoCounterfactual)
+            views.append([relay.view() for relay in relays])
+    assert 0 < infeasible < 200
+    assert all(view == views[0] for view in views)
+    posts = [request for request in views[0][0] if request["line"].startswith("POST")]
+    assert [post["line"] for post in posts] == ["POST /v1/answer HTTP/1.1", "POST /v1/record HTTP/1.1"]
+    for relay in relays:
+        relay.close()
+
+
+def test_verbose_prints_what_the_sockets_carried(credit: Service, people: list[dict[str, Any]], tmp_path: Path) -> None:
+    relays = [Relay(url) for url in credit.urls]
+    (tmp_path / "me.json").write_text(json.dumps(people[0]))
+    with credit.client() as client:
+        ticket = credit.ticket(client).text()
+    addresses = [part for relay in relays for part in ("--server", relay.url)]
+    asked = cli("ask", *addresses, "--ticket", ticket, "--person", tmp_path / "me.json", "--json", "--verbose")
+    assert asked.returncode == 0, asked.stderr
+    said = json.loads(asked.stdout)["traffic"]
+    for relay, seen in zip(relays, said, strict=True):
+        assert seen["body_bytes_up"] + seen["header_bytes_up"] == relay.up
+        assert seen["body_bytes_down"] + seen["header_bytes_down"] == relay.down
+        assert seen["requests"] == 3
+        relay.close()
+
+
+def cli(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_ask_and_doctor_on_the_command_line(credit: Service, people: list[dict[str, Any]], tmp_path: Path) -> None:
+    addresses = [part for url in credit.urls for part in ("--server", url)]
+    issued = cli(
+        "ticket", "issue", "--key", credit.folder / "issuer.key", "--server", credit.urls[0], "--count", 3, "-o",
+        tmp_path / "tickets",
+    )  # fmt: skip
+    assert issued.returncode == 0, issued.stderr
+    tickets = (tmp_path / "tickets").read_text().split()
+    assert len(set(tickets)) == 3
+    assert (tmp_path / "tickets").stat().st_mode & 0o077 == 0
+    person = people[1]
+    (tmp_path / "wishes.json").write_text(json.dumps({"immutable": ["age"]}))
+    values = [part for name, value in person.items() for part in ("--set", f"{name}={value}")]
+    flags = ["--weight", "housing=8", "--range", "amount=..9000", "--decrease-only", "duration"]
+    asked = cli("ask", *addresses, "--ticket", tickets[0], *values, "--preferences", tmp_path / "wishes.json", *flags)
+    assert asked.returncode == 0, asked.stderr
+    wishes = {"immutable": ["age"], "weights": {"housing": 8}, "ranges": {"amount": (None, 9000)}}
+    expected = local(credit.database).ask(person, wishes | {"decrease_only": ["duration"]})
+    again = cli(
+        "ask", *addresses, "--ticket", tickets[1], *values, "--preferences", tmp_path / "wishes.json", *flags, "--json"
+    )
+    said = json.loads(again.stdout)
+    assert said["feasible"] == expected.feasible
+    if isinstance(expected, Counterfactual):
+        assert said["cost"] == expected.cost
+        assert "What would have been accepted" in asked.stdout
+
+    used = cli("ask", *addresses, "--ticket", tickets[0], *values)
+    assert used.returncode == 2
+    assert used.stderr.count("\n") == 1
+    assert "refused (HTTP 409): the ticket was used for another request" in used.stderr
+
+    well = cli("doctor", *addresses, "--ticket", tickets[2])
+    assert well.returncode == 0, well.stdout + well.stderr
+    for words in ("agree on their terms", "ticket is good", "All is well.", "differences between costs", "nothing"):
+        assert words in " ".join(well.stdout.split())
+    ill = cli("doctor", "--server", credit.urls[0], "--server", "http://localhost:9")
+    assert ill.returncode == 1
+    assert "Problem:" in ill.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--person", "/nowhere.json"], "No such file"),
+        (["--set", "age"], "expected FEATURE=VALUE"),
+        (["--set", "agee=4"], "agee"),
+        (["--range", "age=4"], "expected LOW..HIGH"),
+        (["--weight", "age=many"], "expected a whole number"),
+        (["--weight", "age=99"], "weights, age: got 99"),
+        (["--set", "age=old"], "age"),
+        (["--set", "checking_account="], "checking_account: got nothing"),
+        (["--ticket", "abc"], "ticket"),
+        (["--ca", "/nowhere.pem"], "certificate authority"),
+    ],
+)
+def test_bad_questions_are_refused_in_one_line(
+    credit: Service, people: list[dict[str, Any]], tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    (tmp_path / "me.json").write_text(json.dumps(people[0]))
+    addresses = [part for url in credit.urls for part in ("--server", url)]
+    refused = cli("ask", *addresses, "--person", tmp_path / "me.json", *arguments)
+    assert refused.returncode == 2, refused.stdout
+    assert "Traceback" not in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert said in refused.stderr
+
+
+def test_logs_hold_no_secrets(credit: Service, people: list[dict[str, Any]]) -> None:
+    with credit.client() as client:
+        ticket = credit.ticket(client)
+        client.ask(people[3], ticket=ticket)
+        forms = [ticket.text(), ticket.claims.id.hex(), ticket.signature.hex(), ticket.text()[40:60]]
+        with pytest.raises(ServerFault, match="409"):
+            client.ask(people[4], ticket=ticket)
+    for process in credit.processes:
+        text = process.log.read_text()
+        assert not any(form in text for form in forms)
+        for entry in process.entries():
+            assert set(entry) <= {
+                "time", "level", "event", "path", "status", "code", "ms", "bytes_in", "bytes_out",
+                "server", "of", "scheme", "rows", "tickets", "digest",
+            }  # fmt: skip
+
+
+def test_metrics_health_and_openapi(credit: Service, people: list[dict[str, Any]]) -> None:
+    with credit.client() as client:
+        client.ask(people[0], ticket=credit.ticket(client))
+    with httpx2.Client(base_url=credit.urls[0]) as http:
+        assert http.get("/healthz").text == "ok\n"
+        assert http.get("/readyz").text == "ready\n"
+        metrics = http.get("/metrics").text
+        assert 'counterveil_requests_total{code="ok",path="/v1/answer"}' in metrics
+        assert "counterveil_rows 700.0" in metrics
+        paths = http.get("/openapi.json").json()["paths"]
+        assert {"/v1/manifest", "/v1/answer", "/v1/record", "/healthz", "/readyz", "/metrics"} <= set(paths)
+        manifest = http.get("/v1/manifest").json()
+        assert manifest["server"] == 1
+        assert "counts" not in json.dumps(manifest)
+        assert "1000" not in json.dumps(manifest["terms"]["parameters"])
+
+
+def test_a_long_body_is_refused_before_it_is_read(credit: Service) -> None:
+    with httpx2.Client(base_url=credit.urls[0]) as http:
+        sent = 0
+
+        def endless() -> Iterator[bytes]:
+            nonlocal sent
+            while True:
+                sent += 1 << 16
+                yield bytes(1 << 16)
+
+        try:
+            reply = http.post("/v1/answer", content=endless(), headers={"content-length": str(1 << 40)}, timeout=20)
+            assert reply.status_code == 413
+            assert reply.json()["code"] == "too_long"
+        except httpx2.TransportError:
+            pass  # it hung up while we were still talking
+        assert sent < 64 << 20
+        chunked = http.post("/v1/answer", content=iter([b"x"] * 3))
+        assert (chunked.status_code, chunked.json()["code"]) == (411, "length_required")
+
+
+def test_a_ledger_is_needed_and_is_one_servers_own(credit: Service, tmp_path: Path) -> None:
+    keys = credit.folder
+    common = ["serve", credit.bundle, "--common-key", keys / "common.key", "--issuer", keys / "issuer.pub", "--port", 0]
+    missing = cli(*common, "--server", 1, "--ledger", tmp_path / "none")
+    assert missing.returncode == 2
+    assert "got no ledger, expected the one it had; --new-ledger makes one" in missing.stderr
+    again = cli(*common, "--server", 1, "--ledger", credit.processes[0].ledger, "--new-ledger")
+    assert "got a ledger there already" in again.stderr
+    other = cli(*common, "--server", 2, "--ledger", credit.processes[0].ledger)
+    assert "expected that of server 2" in other.stderr
+    (tmp_path / "junk").write_bytes(b"not a database at all, but long enough to look like one" * 100)
+    junk = cli(*common, "--server", 1, "--ledger", tmp_path / "junk")
+    assert junk.returncode == 2
+    assert "file is not a database" in junk.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--server", 3], r"server: got 3, expected [1:2]"),
+        (["--server", 1, "--open"], "both or neither of --issuer and --open"),
+        (["--server", 1, "--tls-cert", "x.pem"], "only one of --tls-cert and --tls-key"),
+        (
+            ["--server", 1, "--scheme", "table/masked", "--servers", 4, "--collusion", 1, "--robust", 1, "--d-min", 2], "without a mask",
+        ),
+        (["--server", 1, "--robust", 1], "servers: got 2, expected at least 4"),
+        (["--server", 1, "--scheme", "nothing"], "scheme: got nothing"),
+        (["--server", 1, "--config", "bad.toml"], "bad.toml: got spelled_wrong"),
+        (["--server", 1, "-k", 900], "k"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(credit: Service, tmp_path: Path, arguments: list[Any], said: str) -> None:
+    (tmp_path / "bad.toml").write_text("spelled-wrong = 1\n")
+    arguments = [tmp_path / a if a == "bad.toml" else a for a in arguments]
+    keys = credit.folder
+    common = ["serve", credit.bundle, "--common-key", keys / "common.key", "--issuer", keys / "issuer.pub", "--port", 0]
+    refused = cli(*common, "--ledger", tmp_path / "l", "--new-ledger", *arguments)
+    assert refused.returncode == 2, refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert said in refused.stderr
+
+
+def test_unsigned_bundles_are_not_served(tmp_path: Path, credit: Service) -> None:
+    numbers_database(5, 2).save(tmp_path / "plain.bundle")
+    keys = credit.folder
+    refused = cli(
+        "serve", tmp_path / "plain.bundle", "--server", 1, "--common-key", keys / "common.key", "--issuer",
+        keys / "issuer.pub", "--ledger", tmp_path / "l", "--new-ledger",
+    )  # fmt: skip
+    assert "got records without signatures, expected a bundle built with --key" in refused.stderr
+
+
+def test_settings_by_file_environment_and_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text('scheme = "table/distances"\nmax-weight = 7\nrecords = 3\ncors = ["https://page.example"]\n')
+    monkeypatch.setenv("COUNTERVEIL_SERVE_MAX_WEIGHT", "8")
+    monkeypatch.setenv("COUNTERVEIL_SERVE_RECORDS", "2")
+    with running(tmp_path, numbers_database(20, 2), 2, "--config", config, "-k", 1) as service:
+        with service.client() as client:
+            parameters = client.peers[0].manifest.terms.parameters
+        assert (parameters.scheme, parameters.max_weight, parameters.k) == ("table/distances", 8, 1)
+        with httpx2.Client(base_url=service.urls[0]) as http:
+            for origin, allowed in (("https://page.example", True), ("https://other.example", False)):
+                headers = {"origin": origin, "access-control-request-method": "POST"}
+                reply = http.options("/v1/answer", headers=headers)
+                assert ("access-control-allow-origin" in reply.headers) is allowed
+
+
+def test_open_mode_says_so(tmp_path: Path) -> None:
+    database = numbers_database(30, 2)
+    with running(tmp_path, database, 2, is_open=True) as service, service.client() as client:
+        terms = client.peers[0].manifest.terms
+        assert (terms.tickets, terms.issuer) == ("open", None)
+        expected = local(database).ask({"x0": 3, "x1": 4})
+        for _ in range(3):
+            found = client.ask({"x0": 3, "x1": 4})
+            assert found.cost == expected.cost  # type: ignore[union-attr]
+        with pytest.raises(Refused, match="must expire within 600 seconds"):
+            client.ask({"x0": 3, "x1": 4}, ticket=service.ticket(client, issuer=None))
+
+
+def test_a_new_bundle_refuses_old_tickets_with_the_reason(tmp_path: Path) -> None:
+    with running(tmp_path, numbers_database(30, 2), 2) as service, service.client() as client:
+        old = service.ticket(client)
+        service.stop()
+        database = numbers_database(40, 2).sign(service.issuer)
+        database.save(service.bundle)
+        for process in service.processes:
+            process.start()
+        for process in service.processes:
+            process.wait()
+        with service.client() as fresh, pytest.raises(Refused, match="another database") as refused:
+            fresh.ask({"x0": 1, "x1": 1}, ticket=old)
+        assert refused.value.code == "ticket_for_another_database"
+        with pytest.raises(ServerFault, match=r"HTTP 412.*another database") as fault:  # a client that did not look
+            client.ask({"x0": 1, "x1": 1}, ticket=old)
+        assert fault.value.code == "ticket_for_another_database"
+
+
+def test_workers_share_a_ledger(tmp_path: Path) -> None:
+    """Two processes of one server, one ledger: of two questions on one ticket exactly one is answered."""
+    database = numbers_database(30, 2)
+    with running(tmp_path, database, 2) as service:
+        (tmp_path / "replica").mkdir()
+        first = service.processes[0]
+        replica = Process.__new__(Process)
+        replica.__dict__.update(first.__dict__)
+        replica.log, replica._port = tmp_path / "replica" / "log", 0
+        replica.start()
+        replica.wait()
+        try:
+            with service.client() as one, Client([replica.url, service.urls[1]]) as two:
+                for _ in range(25):
+                    ticket = service.ticket(one)
+                    outcomes: list[Any] = []
+
+                    def ask(client: Client, x: int, ticket: Any = ticket, outcomes: list[Any] = outcomes) -> None:
+                        try:
+                            outcomes.append(client.ask({"x0": x, "x1": x}, ticket=ticket))
+                        except ServerFault as error:
+                            outcomes.append(error.code)
+
+                    threads = [threading.Thread(target=ask, args=(c, x)) for c, x in ((one, 2), (two, 19))]
+                    for thread in threads:
+                        thread.start()
+                    for thread in threads:
+                        thread.join()
+                    assert "ticket_used" in outcomes
+                assert len(ledger_rows(first.ledger)) <= 25 * 2
+        finally:
+            replica.stop()
+
+
+def ledger_rows(path: Path) -> list[Any]:
+    with sqlite3.connect(path) as database:
+        return database.execute("SELECT id, request, fingerprint FROM spent").fetchall()
+
+
+def test_graceful_stop(tmp_path: Path) -> None:
+    """What is under way when the signal comes is still answered."""
+    with running(tmp_path, numbers_database(30_000, 8), 2) as service, service.client() as client:
+        results: list[Any] = []
+        ticket = service.ticket(client)
+        thread = threading.Thread(
+            target=lambda: results.append(client.ask({f"x{j}": 3 for j in range(8)}, ticket=ticket))
+        )
+        before = [len(p.entries()) for p in service.processes]
+        thread.start()
+        while len(ledger_rows(service.processes[0].ledger)) < 2 and thread.is_alive():
+            time.sleep(0.001)
+        service.processes[0].process.terminate()
+        assert service.processes[0].stop() in (0, -signal.SIGTERM)
+        thread.join()
+        assert isinstance(results[0], Counterfactual)
+        assert len(service.processes[0].entries()) > before[0]
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=60))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    cert, private = folder / "tls.pem", folder / "tls.key"
+    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert, private
+
+
+def test_tls(tmp_path: Path) -> None:
+    cert, private = certificate(tmp_path)
+    database = numbers_database(20, 2)
+    with running(tmp_path, database, 2, "--tls-cert", cert, "--tls-key", private) as service:
+        assert all(url.startswith("https://") for url in service.urls)
+        with service.client(verify=ssl.create_default_context(cafile=cert)) as client:
+            assert client.ask({"x0": 1, "x1": 1}, ticket=service.ticket(client)).feasible
+            assert all(peer.traffic.up > peer.traffic.body_up > 0 for peer in client.peers)
+        with pytest.raises(ServerFault, match="CERTIFICATE_VERIFY_FAILED"):
+            service.client()
+        addresses = [part for url in service.urls for part in ("--server", url)]
+        well = cli("doctor", *addresses, "--ca", cert)
+        assert well.returncode == 0, well.stdout
+        assert "more" in well.stdout
+
+
+def test_nothing_is_asked_of_servers_that_disagree(tmp_path: Path) -> None:
+    """Another key, other terms, another bundle, the same server twice: refused before a query byte is sent."""
+    database = numbers_database(20, 2)
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        running(folders[0], database, 2) as one,
+        running(folders[1], database, 2) as other_keys,
+        running(folders[2], numbers_database(21, 2), 2, "--max-weight", 9) as other_terms,
+    ):
+        cases = [
+            ([one.urls[0], other_keys.urls[1]], "terms: .* do not agree on database, signer, issuer"),
+            ([one.urls[0], other_terms.urls[1]], "terms: .* do not agree on parameters, q, rows, database"),
+            ([one.urls[0], one.urls[0].replace("localhost", "127.0.0.1")], "one answers for another"),
+        ]
+        for urls, said in cases:
+            with pytest.raises(Disagreement, match=said):
+                Client(urls)
+        with pytest.raises(Disagreement, match="two or more different addresses"):
+            Client([one.urls[0]])
+        for service in (one, other_keys, other_terms):
+            for process in service.processes:
+                assert not [e for e in process.entries() if e.get("path") in ("/v1/answer", "/v1/record")]
+
+
+def test_a_half_done_key_rotation_is_an_error_and_not_noise(tmp_path: Path) -> None:
+    with running(tmp_path, numbers_database(20, 2), 2) as service:
+        service.processes[1].kill()
+        (tmp_path / "common.key").write_text("ab" * 32 + "\n")
+        service.processes[1].start()
+        service.processes[1].wait()
+        with pytest.raises(Disagreement, match=r"common key: .* do not agree; nothing was asked"):
+            service.client()
+
+
+def test_tickets_are_refused_each_with_its_own_code(credit: Service, people: list[dict[str, Any]]) -> None:
+    with credit.client() as client:
+        good = credit.ticket(client)
+        client.ask(people[0], ticket=good)
+        now = int(time.time())
+        cases = {
+            "ticket_used": good,
+            "ticket_forged": credit.ticket(client, issuer=Issuer()),
+            "ticket_expired": credit.ticket(client, expires=now - 1),
+            "ticket_for_another_database": mint(bytes(32), [1, 2], expires=now + 100, issuer=credit.issuer),
+            "ticket_not_offered": credit.ticket(client, k=2),
+            "ticket_for_other_servers": credit.ticket(client, [2]),
+        }
+        with httpx2.Client(base_url=credit.urls[0]) as http:
+            for code, ticket in cases.items():
+                reply = http.post("/v1/answer", content=some_query(client, ticket))
+                assert (reply.json()["code"], reply.status_code) == (code, STATUS[code])
+            body = some_query(client, credit.ticket(client))
+            first, again = (http.post("/v1/answer", content=body) for _ in range(2))
+            assert first.status_code == again.status_code == 200
+            assert first.content == again.content  # the very same bytes are a safe retry
+            elsewhere = wire.decode(body, "query")
+            moved = wire.encode(msgspec.structs.replace(elsewhere, server=2))
+            assert http.post("/v1/answer", content=moved).json()["code"] == "wrong_server"
+
+
+def some_query(client: Client, ticket: Ticket) -> bytes:
+    scheme = client.deployment.scheme
+    body = wire.pack(scheme.field, Fresh().elements(scheme.field.q, scheme.form.symbols))
+    return wire.encode(wire.Message(1, "query", 1, ticket.encode(), 0, ticket.claims.servers, body))
+
+
+def test_the_deployment_a_manifest_describes_is_the_one_that_runs(credit: Service) -> None:
+    with credit.client() as client:
+        made = Deployment.of(credit.database.schema, record=credit.database.record)
+        assert client.deployment == made
+        assert Local(credit.database, client.deployment)
