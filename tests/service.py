@@ -117,8 +117,8 @@ class Service:
     def ticket(self, client: Client, servers: Sequence[int] | None = None, **options: Any) -> Ticket:
         manifest = client.peers[0].manifest
         chosen = servers or [peer.manifest.server for peer in client.peers]
-        options = {"expires": int(time.time()) + 3600, "issuer": self.issuer} | options
-        return mint(bytes.fromhex(manifest.digest), chosen, **options)
+        given: dict[str, Any] = {"expires": int(time.time()) + 3600, "issuer": self.issuer} | options
+        return mint(bytes.fromhex(manifest.digest), chosen, **given)
 
     def stop(self) -> None:
         for process in self.processes:

@@ -91,7 +91,7 @@ def test_every_scheme_over_sockets(name: str, tmp_path: Path) -> None:
     parameters = {"d_min": 2} if masked else {}
     database = numbers_database(60, 3)
     arguments = ["--scheme", name, *(f"--d-min={value}" for value in parameters.values())]
-    bank = local(database, name, **parameters)  # type: ignore[arg-type]
+    bank = local(database, name, **parameters)
     with running(tmp_path, database, servers, *arguments) as service, service.client() as client:
         for start in range(4):
             person = {f"x{j}": (3 * start + 5 * j) % 21 for j in range(3)}
@@ -352,7 +352,8 @@ def test_a_ledger_is_needed_and_is_one_servers_own(credit: Service, tmp_path: Pa
         (["--server", 1, "--open"], "both or neither of --issuer and --open"),
         (["--server", 1, "--tls-cert", "x.pem"], "only one of --tls-cert and --tls-key"),
         (
-            ["--server", 1, "--scheme", "table/masked", "--servers", 4, "--collusion", 1, "--robust", 1, "--d-min", 2], "without a mask",
+            ["--server", 1, "--scheme", "table/masked", "--servers", 4, "--collusion", 1, "--robust", 1, "--d-min", 2],
+            "without a mask",
         ),
         (["--server", 1, "--robust", 1], "servers: got 2, expected at least 4"),
         (["--server", 1, "--scheme", "nothing"], "scheme: got nothing"),

@@ -20,6 +20,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import wire
@@ -194,11 +195,16 @@ def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
     async def record_route(request: Request) -> Response:
         return await answered(request, server.record)
 
-    @app.get("/healthz", summary="Whether the process runs", response_class=Response)
+    @app.get("/healthz", summary="Whether the process runs", response_class=PlainTextResponse)
     async def health_route() -> Response:
         return Response("ok\n", media_type="text/plain")
 
-    @app.get("/readyz", summary="Whether it can answer", responses={503: {"description": "the ledger is out of reach"}})
+    @app.get(
+        "/readyz",
+        summary="Whether it can answer",
+        response_class=PlainTextResponse,
+        responses={503: {"description": "the ledger is out of reach"}},
+    )
     async def ready_route(request: Request) -> Response:
         try:
             await run_in_threadpool(server.ledger.check)
@@ -206,7 +212,7 @@ def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
             return _refusal(request.scope, Refused("not_ready", "the ledger cannot be written"))
         return Response("ready\n", media_type="text/plain")
 
-    @app.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    @app.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
     async def metrics_route() -> Response:
         return Response(
             prometheus_client.generate_latest(metrics.registry), media_type=prometheus_client.CONTENT_TYPE_LATEST

@@ -21,7 +21,7 @@ from .field import Field
 from .records import RecordKind
 
 VERSION = 1
-MEDIA_TYPE = "application/vnd.counterveil"
+MEDIA_TYPE = "application/octet-stream"
 ID_BYTES = 16
 MOST_SERVERS = 64
 MOST_RECORDS = 255

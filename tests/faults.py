@@ -1,0 +1,130 @@
+"""Kill servers at random moments under load, restart them, and see that nothing was answered twice or lost silently.
+
+`python tests/faults.py [KILLS]` prints what happened. Two servers in processes of their own; applicants who ask all the
+time, some of whom cheat: they put two different questions on one ticket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from counterveil import Counterfactual, local, wire
+from counterveil.client import AsyncClient, Peer
+from counterveil.errors import CounterveilError
+from service import Service, numbers_database, running
+
+_ASKING = 6  # applicants at a time
+
+
+class Noting(AsyncClient):
+    """A client that keeps what each server answered, by ticket and request."""
+
+    answered: defaultdict[tuple[int, bytes, int], set[bytes]]
+
+    async def _post(self, peer: Peer, path: str, message: wire.Message, expected: int) -> wire.Message:
+        reply = await super()._post(peer, path, message, expected)
+        key = (message.server, wire.decode_ticket(message.ticket).claims.id, message.request)
+        self.answered[key].add(hashlib.sha256(wire.encode(message)).digest())
+        return reply
+
+
+class Fault:
+    """One run: the kills, the applicants, and what came of them."""
+
+    def __init__(self, service: Service, kills: int, seed: int) -> None:
+        self.service, self.left, self.random = service, kills, random.Random(seed)
+        self.outcomes: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.answered: defaultdict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
+        self.people = [{f"x{j}": self.random.randint(0, 20) for j in range(3)} for _ in range(20)]
+        bank = local(service.database)
+        self.expected = [bank.ask(person) for person in self.people]
+
+    async def run(self) -> None:
+        with self.service.client() as client:
+            self._minter = client
+        killers = [asyncio.create_task(self._kill(process)) for process in self.service.processes]
+        asking = [asyncio.create_task(self._applicant(n)) for n in range(_ASKING)]
+        await asyncio.gather(*killers)
+        self.done = True
+        await asyncio.gather(*asking)
+
+    done = False
+
+    async def _kill(self, process: Any) -> None:
+        while self.left > 0:
+            self.left -= 1
+            await asyncio.sleep(self.random.uniform(0.0, 0.4))
+            process.kill()
+            process.start()
+            await asyncio.to_thread(process.wait)
+
+    async def _applicant(self, number: int) -> None:
+        client = Noting(self.service.urls, patience=30.0)
+        client.answered = self.answered
+        while not self.done:
+            ticket = self.service.ticket(self._minter)
+            if number % 3 == 0:
+                who = self.random.sample(range(len(self.people)), 2)
+                await asyncio.gather(*(self._ask(client, i, ticket, cheats=True) for i in who))
+            else:
+                await self._ask(client, self.random.randrange(len(self.people)), ticket, cheats=False)
+        await client.close()
+
+    async def _ask(self, client: AsyncClient, i: int, ticket: wire.Ticket, *, cheats: bool) -> None:
+        try:
+            found = await client.ask(self.people[i], ticket=ticket)
+        except CounterveilError as error:
+            self.outcomes[f"{type(error).__name__} {getattr(error, 'code', '')}"] += 1
+            if not cheats:
+                self.wrong.append(f"an honest applicant was refused: {error}")
+            return
+        self.outcomes["answered"] += 1
+        expected = self.expected[i]
+        right = (
+            isinstance(found, Counterfactual) and isinstance(expected, Counterfactual) and found.cost == expected.cost
+        )
+        if not right:
+            self.wrong.append(f"a wrong answer to {self.people[i]}")
+
+    def check(self) -> None:
+        """Refuse a ticket that was answered for two questions, an answer that no ledger holds, a ledger that broke."""
+        twice = [key for key, bodies in self.answered.items() if len(bodies) > 1]
+        assert not twice, f"{len(twice)} requests were answered for two different bodies"
+        assert not self.wrong, self.wrong[:3]
+        assert self.outcomes["answered"] > 20, self.outcomes
+        for process in self.service.processes:
+            with sqlite3.connect(process.ledger) as database:
+                assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+                held = {(i, r): f for i, r, f in database.execute("SELECT id, request, fingerprint FROM spent")}
+            for (server, ticket, request), bodies in self.answered.items():
+                if server == process.number:
+                    assert bodies == {held[ticket, request]}
+
+
+def run_faults(folder: Path, kills: int = 50, seed: int = 1) -> Fault:
+    """Run it all and check it."""
+    with running(folder, numbers_database(2000, 3), 2) as service:
+        fault = Fault(service, kills, seed)
+        asyncio.run(fault.run())
+    fault.check()
+    return fault
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        began = time.perf_counter()
+        made = run_faults(Path(name), int(sys.argv[1]) if len(sys.argv) > 1 else 50, int(time.time()))
+        took = time.perf_counter() - began
+        print(f"{took:.0f} s, {len(made.answered)} requests answered; outcomes:")  # noqa: T201
+        for outcome, count in made.outcomes.most_common():
+            print(f"  {count:6} {outcome}")  # noqa: T201

@@ -1,0 +1,41 @@
+"""Feed arbitrary bytes to every reader of `wire`: `python tests/fuzz_wire.py -runs=100000` (atheris).
+
+A reader returns what it read, which then has those very bytes, or raises Malformed; nothing else may happen.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import atheris
+
+with atheris.instrument_imports(include=["counterveil.wire"]):
+    from counterveil import wire
+    from counterveil.errors import Malformed
+    from counterveil.field import Field
+
+FIELDS = [Field(q) for q in (2, 3, 251, 257, 65537, 2**31 - 1, 2**61 - 1)]
+
+
+def one_input(data: bytes) -> None:
+    """Try every reader on the same bytes."""
+    for kind in ("query", "answer", "record-query", "record-answer"):
+        with suppress(Malformed):
+            assert wire.encode(wire.decode(data, kind)) == data
+    with suppress(Malformed):
+        assert wire.decode_ticket(data).encode() == data
+    with suppress(Malformed):
+        wire.decode_manifest(data)
+    with suppress(Malformed):
+        wire.decode_refusal(data)
+    with suppress(Malformed):
+        wire.decode_ticket_text(data.decode("latin-1"))
+    for field in FIELDS:
+        with suppress(Malformed):
+            assert wire.pack(field, wire.unpack("fuzz", field, data, 8 * len(data) // field.bits)) == data
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one_input)
+    atheris.Fuzz()

@@ -1,0 +1,290 @@
+"""Write `vectors/wire.json` and `vectors/service.json` anew: `python tests/make_vectors.py`.
+
+They are made once and then hold: a change of the protocol is a change of these files, and of the version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from counterveil import Boolean, Categorical, Database, Deployment, Numeric, Ordinal, Preferences, Schema, wire
+from counterveil.field import Field
+from counterveil.keys import Issuer
+from counterveil.ledger import Ledger
+from counterveil.randomness import keystream, uniform
+from counterveil.server import Server, make_terms
+from counterveil.spir import make_spir
+from counterveil.wire import Claims, Message, Ticket
+
+FOLDER = Path(__file__).parent.parent / "vectors"
+NOW = 1_800_000_000
+PRIVATE, COMMON = bytes(range(32)), bytes(range(32, 64))
+DATA = {
+    "income": [1000, 2000, 3000, 4000, 2500],
+    "job": ["clerk", "cook", "clerk", "driver", "cook"],
+    "school": ["none", "basic", "higher", "basic", "higher"],
+    "owner": [False, True, True, False, True],
+    "ok": [True] * 5,
+}
+PREFERENCES: dict[str, Any] = {"immutable": ["owner"], "weights": {"job": 3}}
+
+
+def schema() -> Schema:
+    return Schema(
+        features=(
+            Numeric(name="income", low=0, high=5000, step=500, unit="€", mad=500.0),
+            Categorical(name="job", values=("clerk", "cook", "driver")),
+            Ordinal(name="school", values=("none", "basic", "higher")),
+            Boolean(name="owner"),
+        )
+    )
+
+
+class Pads:
+    """The applicant's randomness, recorded: for vectors alone."""
+
+    def __init__(self, seed: int) -> None:
+        self._read = keystream(hashlib.sha256(b"vectors %d" % seed).digest())
+
+    def elements(self, q: int, count: int) -> Any:
+        return uniform(self._read, q, count)
+
+
+def issuer() -> Issuer:
+    return Issuer(Ed25519PrivateKey.from_private_bytes(PRIVATE))
+
+
+def server(number: int, ledger: Ledger) -> Server:
+    database = Database.build(DATA, schema(), accepted="ok").sign(issuer())
+    deployment = Deployment.of(database.schema, record=database.record)
+    terms = make_terms(database, deployment, issuer=issuer().public)
+    return Server(number, database, deployment, terms, key=COMMON, ledger=ledger, clock=lambda: NOW)
+
+
+def ticket(server: Server, number: int, **changes: Any) -> Ticket:
+    """Return a ticket with a known id."""
+    claims = Claims(1, bytes([number] * 16), NOW + 3600, bytes.fromhex(server.manifest.digest), (1, 2), 0, 1)
+    signed = wire.encode_claims(msgspec.structs.replace(claims, **changes))
+    return Ticket(msgspec.structs.replace(claims, **changes), signed, issuer().sign("ticket", signed))
+
+
+def packing() -> list[dict[str, Any]]:
+    cases = []
+    for q in (2, 3, 251, 257, 809, 65537, 2**31 - 1, 4294967311, 2**61 - 1):
+        field = Field(q)
+        values = [0, 1, q - 1, q // 2, q // 3, 1, 0, q - 1, q - 2]
+        cases.append({"q": str(q), "values": list(map(str, values)), "hex": wire.pack(field, np.array(values)).hex()})
+    return cases
+
+
+def bad_packing() -> list[dict[str, Any]]:
+    return [
+        {"why": "a symbol of q", "q": "251", "count": 1, "hex": "fb"},
+        {"why": "too short", "q": "257", "count": 2, "hex": "ffff"},
+        {"why": "too long", "q": "251", "count": 1, "hex": "0000"},
+        {"why": "bits after the last symbol", "q": "3", "count": 1, "hex": "04"},
+        {"why": "nothing", "q": "3", "count": 1, "hex": ""},
+    ]
+
+
+def messages(first: Server) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    good_ticket = ticket(first, 1)
+    message = Message(1, "query", 1, good_ticket.encode(), 0, (1, 2), b"\x01\x02\x03")
+    good = [message, msgspec.structs.replace(message, kind="record-query", request=1)]
+    good += [
+        Message(1, "answer", 2, bytes(16), 0, (1, 2), b""),
+        Message(1, "record-answer", 64, bytes(16), 255, (64,), b""),
+    ]
+    whole = wire.encode(message)
+    fields = msgspec.msgpack.decode(whole)
+
+    def other(place: int, value: Any) -> bytes:
+        return msgspec.msgpack.encode([*fields[:place], value, *fields[place + 1 :]])
+
+    bad = {
+        "nothing": b"",
+        "cut short": whole[:-1],
+        "a byte more": whole + b"\0",
+        "version 2": other(0, 2),
+        "version as text": other(0, "1"),
+        "an unknown kind": other(1, "sealed"),
+        "server 0": other(2, 0),
+        "server 65": other(2, 65),
+        "a ticket as text": other(3, "ticket"),
+        "a ticket of 513 bytes": other(3, bytes(513)),
+        "request 256": other(4, 256),
+        "request -1": other(4, -1),
+        "no servers": other(5, []),
+        "servers in disorder": other(5, [2, 1]),
+        "a server twice": other(5, [1, 1]),
+        "a body as text": other(6, "body"),
+        "a field too few": msgspec.msgpack.encode(fields[:-1]),
+        "a field too many": msgspec.msgpack.encode([*fields, 0]),
+        "a map": msgspec.msgpack.encode({"version": 1}),
+        "a number written longer than needed": whole.replace(b"\x01\xa5query", b"\xcc\x01\xa5query"),
+        "an array written longer than needed": b"\xdc\x00\x07" + whole[1:],
+    }
+    shown = [
+        {
+            "kind": m.kind,
+            "server": m.server,
+            "ticket": m.ticket.hex(),
+            "request": m.request,
+            "among": list(m.among),
+            "body": m.body.hex(),
+            "hex": wire.encode(m).hex(),
+        }
+        for m in good
+    ]
+    return shown, [{"why": why, "hex": data.hex()} for why, data in bad.items()]
+
+
+def tickets(first: Server) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    shown = [
+        {
+            "id": t.claims.id.hex(),
+            "expires": t.claims.expires,
+            "digest": t.claims.digest.hex(),
+            "servers": list(t.claims.servers),
+            "liars": t.claims.liars,
+            "k": t.claims.k,
+            "signature": t.signature.hex(),
+            "text": t.text(),
+        }
+        for t in (ticket(first, 1), ticket(first, 2, servers=(1, 3, 4, 7), liars=1, k=5, expires=2**53 - 1))
+    ]
+    text = ticket(first, 1).text()
+    bad = {"nothing": "", "other letters": text[:-1] + "!", "cut short": text[:-4], "more": text + "AAAA"}
+    short = msgspec.msgpack.encode([msgspec.msgpack.encode([1, bytes(15), NOW, bytes(32), [1, 2], 0, 1]), bytes(64)])
+    bad["an id of 15 bytes"] = Ticket.text(Encoded(short))  # type: ignore[arg-type]
+    return shown, [{"why": why, "text": data} for why, data in bad.items()]
+
+
+class Encoded:
+    """Bytes that `Ticket.text` can write."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def encode(self) -> bytes:
+        return self.data
+
+
+def conversation(servers: list[Server]) -> dict[str, Any]:
+    """Return one whole question, all bytes of it, and requests that must be refused after it."""
+    deployment = Deployment.of(schema())
+    scheme = deployment.scheme
+    person = {"income": 2000, "job": "driver", "school": "basic", "owner": False}
+    question, _ = deployment.question(deployment.schema.codes(person), Preferences(**PREFERENCES))
+    good = ticket(servers[0], 7)
+    queries = scheme.query(question, Pads(1))
+    asked = [
+        Message(1, "query", n, good.encode(), 0, (1, 2), wire.pack(scheme.field, q)) for n, q in enumerate(queries, 1)
+    ]
+    replies = [s.answer(wire.encode(m)) for s, m in zip(servers, asked, strict=True)]
+    answers = [wire.unpack("answer", scheme.field, wire.decode(r, "answer").body, 4) for r in replies]
+    revealed = scheme.recover(question, queries, answers, 5)
+    position = scheme.nearest(revealed)
+    spir = make_spir(servers=2, collusion=1, length=servers[0]._records.shape[1])
+    wanted = [
+        Message(1, "record-query", n, good.encode(), 1, (1, 2), q.tobytes())
+        for n, q in enumerate(spir.query(5, position, Pads(2)), 1)
+    ]
+    records = [s.record(wire.encode(m)) for s, m in zip(servers, wanted, strict=True)]
+    parts = [np.frombuffer(wire.decode(r, "record-answer").body, dtype=np.uint8) for r in records]
+
+    def refused(code: str, why: str, message: Message, path: str = "/v1/answer") -> dict[str, str]:
+        return {"why": why, "code": code, "path": path, "hex": wire.encode(message).hex()}
+
+    change = msgspec.structs.replace
+    query, record = asked[0], wanted[0]
+
+    def with_ticket(message: Message, **changes: Any) -> Message:
+        return change(message, ticket=ticket(servers[0], 8, **changes).encode())
+
+    forged = change(good, signature=bytes(64))
+    refusals = [
+        refused("ticket_used", "another question on a used ticket", change(query, body=asked[1].body)),
+        refused("ticket_used", "another record on a used ticket", change(record, body=wanted[1].body), "/v1/record"),
+        refused("ticket_forged", "a signature of zeros", change(query, ticket=forged.encode())),
+        refused("ticket_expired", "an hour ago", with_ticket(query, expires=NOW - 3600)),
+        refused("ticket_expired", "this very second", with_ticket(query, expires=NOW)),
+        refused(
+            "ticket_for_another_database", "a stale digest",
+            with_ticket(query, digest=bytes(32)),
+        ),
+        refused("ticket_not_offered", "two records", with_ticket(query, k=2)),
+        refused("ticket_not_offered", "corrections", with_ticket(query, liars=1)),
+        refused(
+            "ticket_for_other_servers", "a ticket for server 2 alone",
+            with_ticket(query, servers=(2,)),
+        ),
+        refused("wrong_server", "a message to server 2", asked[1]),
+        refused("malformed", "a byte too few", change(with_ticket(query), body=query.body[:-1])),
+        refused(
+            "malformed", "symbols of q or more",
+            change(with_ticket(query), body=b"\xff" * len(query.body)),
+        ),
+        refused("malformed", "a record as a question", with_ticket(record)),
+        refused("malformed", "a question as a record", with_ticket(query), "/v1/record"),
+        refused(
+            "malformed", "record 2 of 1", change(with_ticket(record), request=2), "/v1/record"
+        ),
+        refused(
+            "malformed", "a bit after the last", change(with_ticket(record), body=b"\xe0"),
+            "/v1/record",
+        ),
+    ]  # fmt: skip
+    return {
+        "person": person,
+        "preferences": PREFERENCES,
+        "ticket": good.text(),
+        "symbols": [[str(v) for v in q] for q in queries],
+        "queries": [wire.encode(m).hex() for m in asked],
+        "answers": [r.hex() for r in replies],
+        "revealed": [str(v) for v in revealed],
+        "position": position,
+        "record_queries": [wire.encode(m).hex() for m in wanted],
+        "record_answers": [r.hex() for r in records],
+        "record": spir.recover(parts).hex(),
+        "refused_by_server_1": refusals,
+    }
+
+
+def make(ledgers: Path) -> dict[str, Any]:
+    """Return both files."""
+    servers = [server(n, Ledger(ledgers / f"ledger-{n}", n, new=True, clock=lambda: NOW)) for n in (1, 2)]
+    good, bad = messages(servers[0])
+    good_tickets, bad_tickets = tickets(servers[0])
+    return {
+        "wire.json": {
+            "packing": packing(),
+            "bad_packing": bad_packing(),
+            "messages": good,
+            "bad_messages": bad,
+            "tickets": good_tickets,
+            "bad_tickets": bad_tickets,
+        },
+        "service.json": {
+            "now": NOW,
+            "common_key": COMMON.hex(),
+            "issuer_private_key": PRIVATE.hex(),
+            "data": DATA,
+            "manifests": [json.loads(wire.encode_manifest(s.manifest)) for s in servers],
+            "question": conversation(servers),
+        },
+    }
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        for file, content in make(Path(name)).items():
+            (FOLDER / file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

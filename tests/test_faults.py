@@ -1,0 +1,12 @@
+"""See `faults.py`: servers are killed with SIGKILL at random moments, 50 times, under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from faults import run_faults
+
+
+def test_no_ticket_is_answered_twice_whatever_is_killed(tmp_path: Path) -> None:
+    fault = run_faults(tmp_path, kills=50)
+    assert fault.outcomes["ServerFault ticket_used"] > 0  # some cheated, and were refused

@@ -1,0 +1,130 @@
+"""Hostile requests, thousands of them, to a real server: no 5xx, no traceback, no growth, no ticket burnt."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+
+from counterveil import wire
+from counterveil.client import Client
+from counterveil.wire import Ticket
+from service import Service, numbers_database, running
+from test_service import ledger_rows, some_query
+
+
+def resident(service: Service) -> int:
+    """Return the bytes of memory that server 1 holds."""
+    pages = Path(f"/proc/{service.processes[0].process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def mutants(good: bytes, chance: random.Random) -> bytes:
+    """Return a message with bytes changed, cut, doubled, or fields of it replaced."""
+    data = bytearray(good)
+    way = chance.randrange(7)
+    if way == 0:
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+    elif way == 1:
+        del data[chance.randrange(len(data)) :]
+    elif way == 2:
+        start = chance.randrange(len(data))
+        data[start:start] = data[start : start + chance.randint(1, 50)]
+    elif way == 3:
+        data = bytearray(chance.randbytes(chance.randrange(len(data) + 50)))
+    elif way == 4:
+        odd: list[Any] = [None, 0, -1, 2**64 - 1, "", b"", [], {}, [[[[]]]], "query", b"\0" * 600, True, 1.5]
+        fields = msgspec.msgpack.decode(good)
+        fields[chance.randrange(len(fields))] = chance.choice(odd)
+        data = bytearray(msgspec.msgpack.encode(fields))
+    elif way == 5:
+        data = bytearray(b"\x91" * chance.randint(1, 2000))
+    else:
+        data[chance.randrange(60)] ^= 1 << chance.randrange(8)
+    return bytes(data)
+
+
+def test_mutated_requests(tmp_path: Path) -> None:
+    chance, outcomes = random.Random(11), Counter[str]()
+    with running(tmp_path, numbers_database(200, 3), 2) as service, service.client() as client:
+        good, record = messages(client, service.ticket(client))
+        with httpx2.Client(base_url=service.urls[0]) as http:
+            sizes = []
+            for i in range(5000):
+                path = chance.choice(["/v1/answer", "/v1/record"])
+                body = mutants(good if path == "/v1/answer" else record, chance)
+                reply = http.post(path, content=body)
+                assert reply.status_code < 500, (reply.status_code, body.hex())
+                if reply.status_code != 200:
+                    outcomes[reply.json()["code"]] += 1
+                    assert len(reply.content) < 2000
+                if i % 500 == 499:
+                    sizes.append(resident(service))
+        assert outcomes["malformed"] > 2000
+        assert outcomes["ticket_forged"] > 50
+        assert sizes[-1] - sizes[1] < 8 << 20, sizes
+        assert len(ledger_rows(service.processes[0].ledger)) <= 2  # only well-formed requests on the good ticket
+        assert client.ask({"x0": 1, "x1": 2, "x2": 3}, ticket=service.ticket(client)).feasible
+        assert "Traceback" not in service.processes[0].log.read_text()
+        assert not [e for e in service.processes[0].entries() if e["level"] == "error"]
+
+
+def messages(client: Client, ticket: Ticket) -> tuple[bytes, bytes]:
+    query = some_query(client, ticket)
+    record = wire.Message(1, "record-query", 1, ticket.encode(), 1, (1, 2), bytes(25))
+    return query, wire.encode(record)
+
+
+def test_raw_sockets(tmp_path: Path) -> None:
+    """What is not even HTTP, or stops in the middle."""
+    chance = random.Random(3)
+    with running(tmp_path, numbers_database(20, 2), 2) as service, service.client() as client:
+        port = int(service.urls[0].rsplit(":", 1)[1])
+        lines = [
+            b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n",
+            b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+            b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\nhello",
+            b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffff\r\n",
+            b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: \xc2\xb2\r\n\r\n",
+            b"POST /v1/answer HTTP/9.9\r\n\r\n",
+            b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300),
+            b"GET /../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"\r\n\r\n\r\n",
+        ]
+        lines += [chance.randbytes(chance.randint(1, 2000)) for _ in range(200)]
+        for line in lines:
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+                try:
+                    raw.sendall(line)
+                    raw.shutdown(socket.SHUT_WR)
+                    while data := raw.recv(1 << 16):
+                        assert b" 500 " not in data.split(b"\r\n")[0]
+                except ConnectionError:
+                    continue
+        assert client.ask({"x0": 1, "x1": 2}, ticket=service.ticket(client)).feasible
+        assert "Traceback" not in service.processes[0].log.read_text()
+
+
+def test_schemathesis(tmp_path: Path) -> None:
+    """Requests generated from the OpenAPI description."""
+    with running(tmp_path, numbers_database(20, 2), 2) as service:
+        command = [str(Path(sys.executable).parent / "schemathesis"), "run", f"{service.urls[0]}/openapi.json"]
+        options = ["--checks", "not_a_server_error,content_type_conformance", "--max-examples", "400", "--seed", "1"]
+        found = subprocess.run(
+            [*command, *options, "--phases", "coverage,fuzzing"],
+            capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
+        )  # fmt: skip
+        assert found.returncode == 0, found.stdout[-3000:]
+        statuses = Counter(e["status"] for e in service.processes[0].entries() if e["event"] == "request")
+        assert sum(statuses.values()) > 500, statuses
+        assert max(statuses) < 500, statuses

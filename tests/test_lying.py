@@ -1,0 +1,297 @@
+"""Servers that lie: the person is told, and the liar learns nothing from what the client does next."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import uvicorn
+
+from counterveil import Counterfactual, Database, Deployment, local, wire
+from counterveil.app import make_app
+from counterveil.client import Client
+from counterveil.errors import Disagreement, ServerFault, Tampered, TooManyLiars
+from counterveil.keys import Issuer
+from counterveil.ledger import Ledger
+from counterveil.randomness import new_key
+from counterveil.server import Server, make_terms
+from counterveil.tickets import mint
+from service import numbers_database
+
+Altered = Callable[[Server, wire.Message], bytes]
+PERSON = {"x0": 3, "x1": 9, "x2": 14}
+
+
+def serving(server: Server) -> str:
+    """Serve in a thread until the process ends; return the address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    running = uvicorn.Server(uvicorn.Config(make_app(server), log_config=None, access_log=False, lifespan="off"))
+    threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True).start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+class Liar(Server):
+    """A server with the right rows and the right key that alters what it sends, and keeps what it is sent."""
+
+    on_answer: Altered | None = None
+    on_record: Altered | None = None
+
+    def answer(self, body: bytes) -> bytes:
+        return self._altered(super().answer(body), "answer", self.on_answer)
+
+    def record(self, body: bytes) -> bytes:
+        return self._altered(super().record(body), "record-answer", self.on_record)
+
+    def _altered(self, reply: bytes, kind: wire.Kind, alter: Altered | None) -> bytes:
+        if alter is None:
+            return reply
+        message = wire.decode(reply, kind)
+        return wire.encode(msgspec.structs.replace(message, body=alter(self, message)))
+
+
+class Deployed:
+    """Servers in threads, over real sockets, each of which notes every request that it sees."""
+
+    def __init__(self, folder: Path, database: Database, servers: int, robust: int = 0, **parameters: Any) -> None:
+        self.issuer = Issuer()
+        self.database = database.sign(self.issuer)
+        self.deployment = Deployment.of(
+            database.schema, record=database.record, servers=servers, collusion=1, **parameters
+        )
+        self.terms = make_terms(self.database, self.deployment, issuer=self.issuer.public, robust=robust)
+        key = new_key()
+        self.servers: list[Liar] = []
+        self.urls: list[str] = []
+        self.seen: list[list[tuple[str, str, list[tuple[bytes, bytes]]]]] = []
+        self._running: list[tuple[uvicorn.Server, threading.Thread]] = []
+        for n in range(1, servers + 1):
+            ledger = Ledger(folder / f"ledger-{n}", n, new=True)
+            self.servers.append(Liar(n, self.database, self.deployment, self.terms, key=key, ledger=ledger))
+            self._serve(self.servers[-1])
+
+    def _serve(self, server: Liar) -> None:
+        app = make_app(server)
+        seen: list[tuple[str, str, list[tuple[bytes, bytes]]]] = []
+
+        async def noting(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                headers = sorted(pair for pair in scope["headers"] if pair[0] != b"host")
+                seen.append((scope["method"], scope["path"], headers))
+            await app(scope, receive, send)
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        running = uvicorn.Server(uvicorn.Config(noting, log_config=None, access_log=False, lifespan="off"))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        self._running.append((running, thread))
+        self.urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        self.seen.append(seen)
+
+    def ticket(self, liars: int = 0, k: int = 1, servers: list[int] | None = None) -> wire.Ticket:
+        everyone = servers or list(range(1, len(self.servers) + 1))
+        expires = int(time.time()) + 600
+        return mint(self.terms.digest(), everyone, expires=expires, issuer=self.issuer, liars=liars, k=k)
+
+    def stop(self) -> None:
+        for running, thread in self._running:
+            running.should_exit = True
+            thread.join()
+        for server in self.servers:
+            server.ledger.close()
+
+
+@contextmanager
+def deployed(folder: Path, *arguments: Any, **options: Any) -> Iterator[Deployed]:
+    made = Deployed(folder, *arguments, **options)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def symbols(change: Callable[[Any, int], Any]) -> Altered:
+    """Alter the symbols of an answer."""
+
+    def alter(server: Server, message: wire.Message) -> bytes:
+        field, rows = server._scheme.field, len(server._rows)
+        values = wire.unpack("answer", field, message.body, server._scheme.reveal.length(rows))
+        return wire.pack(field, change(values.copy(), field.q) % field.q)
+
+    return alter
+
+
+def garbage(server: Server, message: wire.Message) -> bytes:
+    return np.random.default_rng(1).bytes(len(message.body))
+
+
+def bump(row: int) -> Altered:
+    def change(values: Any, q: int) -> Any:
+        values[row] += 1
+        return values
+
+    return symbols(change)
+
+
+def noise(values: Any, q: int) -> Any:
+    return np.random.default_rng(3).integers(0, q, values.size)
+
+
+def two_records(server: Server, message: wire.Message) -> bytes:
+    """Add rec_a xor rec_b: whoever fetched a gets b."""
+    a, b = server._records[0], server._records[1]
+    return bytes(np.frombuffer(message.body, dtype=np.uint8) ^ a ^ b)
+
+
+def flip(server: Server, message: wire.Message) -> bytes:
+    return bytes([message.body[0] ^ 1]) + message.body[1:]
+
+
+def views(made: Deployed, client: Client, **options: Any) -> tuple[list[Any], Any]:
+    """Ask once; return what each server saw of it, and what became of it."""
+    for seen in made.seen:
+        seen.clear()
+    try:
+        outcome: Any = client.ask(PERSON, **options)
+    except (Tampered, ServerFault, TooManyLiars) as error:
+        outcome = error
+    return [list(seen) for seen in made.seen], outcome
+
+
+@pytest.mark.parametrize("reveal", ["distances", "differences"])
+def test_a_liar_sees_what_an_honest_server_sees(reveal: str, tmp_path: Path) -> None:
+    database = numbers_database(30, 3)
+    every_row = [symbols(lambda values, q: values + 1), symbols(noise)]
+    with deployed(tmp_path, database, 2, scheme=f"table/{reveal}", k=2) as made, Client(made.urls) as client:
+        honest, found = views(made, client, ticket=made.ticket(k=2))
+        assert isinstance(found, Counterfactual)
+        assert [path for _, path, _ in honest[0]] == ["/v1/answer", "/v1/record", "/v1/record"]
+        told = 0
+        lies: list[tuple[str, Altered]] = [("on_answer", alter) for alter in [*every_row, *map(bump, range(29))]]
+        lies += [("on_record", alter) for alter in (garbage, two_records, flip)]
+        for liar in (0, 1):
+            for name, alter in lies:
+                setattr(made.servers[liar], name, alter)
+                seen, outcome = views(made, client, ticket=made.ticket(k=2))
+                setattr(made.servers[liar], name, None)
+                assert seen == honest
+                if name == "on_record" and alter is not two_records:
+                    assert isinstance(outcome, Tampered)
+                if alter is every_row[1]:
+                    assert isinstance(outcome, Tampered)
+                told += isinstance(outcome, Tampered)
+                if isinstance(
+                    outcome, Counterfactual
+                ):  # not noticed: then the rows shown are true rows of the database
+                    assert tuple(outcome.record.values()) in {tuple(row) for row in database.codes.tolist()}
+        assert told > 8
+
+
+def test_one_rows_answer_plus_one_is_told_where_it_concerns_the_row_shown(tmp_path: Path) -> None:
+    """With `distances`, a lie about the row that is fetched contradicts the record."""
+    database = numbers_database(30, 3)
+    with deployed(tmp_path, database, 2, scheme="table/distances", shuffle=False) as made, Client(made.urls) as client:
+        right = local(database, "table/distances", shuffle=False).ask(PERSON)
+        assert isinstance(right, Counterfactual)
+        row = database.codes.tolist().index([int(str(value).split(".")[0]) for value in right.record.values()])
+        for liar in (0, 1):
+            made.servers[liar].on_answer = bump(row)
+            _, outcome = views(made, client, ticket=made.ticket())
+            made.servers[liar].on_answer = None
+            other = isinstance(outcome, Counterfactual) and outcome.cost > right.cost
+            assert isinstance(outcome, Tampered) or other  # pushed behind another true row: only robust mode sees that
+        made.servers[1].on_answer = bump(row)  # its weight is -1: the row looks nearer than it is
+        _, outcome = views(made, client, ticket=made.ticket())
+        assert isinstance(outcome, Tampered)
+        assert "a server lied" in str(outcome)
+
+
+@pytest.mark.parametrize("name", ["table/differences", "table/distances", "linear-diff", "baseline"])
+def test_robust_mode_corrects_and_names_the_liar(name: str, tmp_path: Path) -> None:
+    database = numbers_database(40, 3)
+    right = local(database, name).ask(PERSON)
+    assert isinstance(right, Counterfactual)
+    with deployed(tmp_path, database, 4, robust=1, scheme=name, k=1) as made, Client(made.urls) as client:
+        honest, found = views(made, client, ticket=made.ticket(liars=1))
+        assert isinstance(found, Counterfactual)
+        assert (found.cost, found.liars) == (right.cost, ())
+        for liar in range(4):
+            for alter in (symbols(noise), bump(5), symbols(lambda values, q: values + 1)):
+                made.servers[liar].on_answer = alter
+                seen, found = views(made, client, ticket=made.ticket(liars=1))
+                made.servers[liar].on_answer = None
+                assert isinstance(found, Counterfactual)
+                assert (found.cost, found.liars) == (right.cost, (liar + 1,))
+                assert found.to_dict()["liars"] == [liar + 1]
+                assert seen == honest
+        for liar in (0, 1):
+            made.servers[liar].on_answer = bump(3 + liar)
+        _, outcome = views(made, client, ticket=made.ticket(liars=1))
+        assert isinstance(outcome, TooManyLiars)
+
+
+def test_a_robust_ticket_gives_one_record_however_the_sets_are_named(tmp_path: Path) -> None:
+    """A cheat names different sets to different servers: a set of N - v is whole only once."""
+    database = numbers_database(20, 3)
+    with deployed(tmp_path, database, 4, robust=1) as made:
+        ticket = made.ticket(liars=1)
+        good = wire.Message(1, "record-query", 1, ticket.encode(), 1, (1, 2), bytes(3))
+        with pytest.raises(Exception, match="a record comes from 3 servers of its ticket"):
+            made.servers[0].record(wire.encode(good))
+        with pytest.raises(Exception, match="a record comes from 3 servers"):
+            made.servers[0].record(wire.encode(msgspec.structs.replace(good, among=(1, 2, 3, 4))))
+        plain = made.ticket()
+        with pytest.raises(Exception, match="a record comes from 4 servers"):
+            made.servers[0].record(wire.encode(msgspec.structs.replace(good, ticket=plain.encode(), among=(1, 2, 3))))
+
+
+def test_breaches_of_the_protocol_name_the_server(tmp_path: Path) -> None:
+    database = numbers_database(20, 3)
+    with deployed(tmp_path, database, 2) as made, Client(made.urls) as client:
+        second = made.servers[1]
+        for alter, said in (
+            (lambda server, message: message.body[:-1], "bytes, expected"),
+            (lambda server, message: b"\xff" * len(message.body), "a symbol of q or more|bits set after the last"),
+            (lambda server, message: message.body + bytes(100_000), "more than"),
+        ):
+            second.on_answer = alter
+            _, outcome = views(made, client, ticket=made.ticket())
+            assert isinstance(outcome, ServerFault)
+            assert "server 2" in str(outcome) or made.urls[1] in str(outcome)
+            assert re.search(said, str(outcome)), str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"q": "1000001"}, "q: got 1000001, expected a prime"),
+        ({"q": "2305843009213693951"}, "expected .* the smallest prime that does"),
+        ({"q": "7"}, "q: got 7, expected a prime above"),
+        ({"alphas": (1, 1)}, "alphas: got .*expected distinct and non-zero"),
+        ({"alphas": (0, 1)}, "alphas: got .*expected distinct and non-zero"),
+        ({"alphas": (1, 2, 3)}, "alphas: got 3, expected one for each of 2"),
+        ({"schema": {}}, "schema of the manifest"),
+    ],
+)
+def test_terms_that_break_the_rules_are_refused_before_a_question(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """Both servers say the same wrong thing: the rules do not depend on whom one asks."""
+    with deployed(tmp_path, numbers_database(20, 3), 2) as made:
+        terms = msgspec.structs.replace(made.terms, **change)
+        made.stop()
+        made.urls, made.seen, made._running = [], [], []
+        for server in made.servers:
+            server.manifest = msgspec.structs.replace(server.manifest, terms=terms)
+            made._serve(server)
+        with pytest.raises(Disagreement, match=said):
+            Client(made.urls)
+        assert all(path == "/v1/manifest" for seen in made.seen for _, path, _ in seen)
