@@ -7,10 +7,10 @@ READY = .venv/ready
 .PHONY: help demo test check bench lock clean
 
 help:
-	@echo "make demo   a real rejection explained, seen from every side"
+	@echo "make demo   two servers, a real rejection explained, seen from every side (ONCE=1: and then stop)"
 	@echo "make test   the whole test suite"
 	@echo "make check  ruff, mypy --strict, the import order"
-	@echo "make bench  how fast a server answers, beside plain NumPy; how fast a bundle builds"
+	@echo "make bench  how fast a server answers, beside plain NumPy; how fast a bundle builds; questions under load"
 	@echo "make lock   resolve the development dependencies anew"
 
 $(READY): pyproject.toml requirements-dev.txt
@@ -21,7 +21,7 @@ $(READY): pyproject.toml requirements-dev.txt
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/python examples/demo.py
+	@ONCE=$(ONCE) $(BIN)/python examples/demo.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
@@ -35,6 +35,7 @@ check: $(READY)
 bench: $(READY)
 	@$(BIN)/python benchmarks/answer.py
 	@$(BIN)/python benchmarks/build.py
+	@$(BIN)/python benchmarks/load.py
 
 lock: $(READY)
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --python-version 3.11 --extra dev \

@@ -1,4 +1,4 @@
-"""A real rejection explained, privately, in one process and seen from every side.
+"""A real rejection explained, privately: two servers in processes of their own, one question, seen from every side.
 
 A small model learns from the German credit data who is a good risk. It rejects someone. They want to know what an
 accepted person like them looks like, and they do not want to tell the bank who they are, what they could change, or
@@ -7,7 +7,15 @@ what they were shown. Two servers answer; neither learns anything.
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
+import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +26,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from counterveil import Counterfactual, Database, Local, Preferences, local
+from counterveil import Client, Counterfactual, Database, Preferences
+from counterveil.cli_applicant import show, traffic_table
+from counterveil.client import Peer
 from counterveil.datasets import german_credit
 from counterveil.frames import Table as Frame
+from counterveil.keys import COMMON, PRIVATE, PUBLIC, Issuer, write_keys
 from counterveil.randomness import Fresh
+from counterveil.tickets import mint
+from counterveil.wire import Message, unpack
 
 PREFERENCES = Preferences(
     immutable=["age", "personal_status", "foreign_worker", "dependants"],
@@ -30,73 +43,117 @@ PREFERENCES = Preferences(
     ranges={"amount": (2000, None)},
     weights={"purpose": 5, "housing": 3},
 )
+TICKETS = 100
 console = Console(width=100)
 
 
-def make_bank() -> tuple[Local, dict[str, Any]]:
-    """Train the model, build the bundle of those it accepts, open it; return the bank and someone it rejects."""
+def make_bundle(folder: Path) -> tuple[Database, dict[str, Any]]:
+    """Train the model, build and sign the bundle of those it accepts; return it and someone it rejects."""
     frame, schema = german_credit()
     model = make_pipeline(FunctionTransformer(schema.quantise), StandardScaler(), LogisticRegression())
     people = Frame(frame)
     model.fit(frame, people.frame["credit"].to_list())
-    with tempfile.TemporaryDirectory() as folder:
-        bundle = Path(folder) / "german-credit.bundle"
-        Database.build(frame, schema, model, "good").save(bundle)
-        bank = local(Database.open(bundle))
+    database = Database.build(frame, schema, model, "good").sign(Issuer.load(folder / PRIVATE))
+    database.save(folder / "german-credit.bundle")
     verdicts = model.predict(frame)
     rejected = next(p for p, v in zip(people.people(), verdicts, strict=True) if v == "bad" and p["amount"] > 2000)
-    return bank, {name: rejected[name] for name in schema.names}
+    return database, {name: rejected[name] for name in schema.names}
 
 
-def show_noise(bank: Local, person: dict[str, Any]) -> None:
-    """Show what each server sees of the question, and of the same question asked again."""
-    scheme = bank.deployment.scheme
-    question, _ = bank.deployment.question(bank.deployment.schema.codes(person), PREFERENCES)
-    asked = [scheme.query(question, Fresh()) for _ in range(2)]
-    table = Table(title="What each server saw of it", box=box.SIMPLE_HEAD)
+def start_server(folder: Path, number: int) -> tuple[subprocess.Popen[bytes], str]:
+    """Start one server, as an institution would; return the process and its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = {
+        "server": number,
+        "common-key": folder / COMMON,
+        "issuer": folder / PUBLIC,
+        "ledger": folder / f"ledger-{number}",
+        "port": port,
+    }
+    counterveil = str(Path(sys.executable).parent / "counterveil")
+    command = [counterveil, "serve", str(folder / "german-credit.bundle"), "--new-ledger"]
+    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    with (folder / f"server-{number}.log").open("wb") as log:
+        process = subprocess.Popen([*command, *options], stderr=log, start_new_session=True)  # noqa: S603
+    return process, f"http://127.0.0.1:{port}"
+
+
+def show_noise(client: Client, sent: dict[int, list[Message]], person: dict[str, Any]) -> None:
+    """Show what each server saw of the question, and what it would have seen of the same question asked again."""
+    deployment = client.deployment
+    scheme = deployment.scheme
+    question, _ = deployment.question(deployment.schema.codes(person), PREFERENCES)
+    again = scheme.query(question, Fresh())
+    table = Table(title="What each server saw of the question", box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column(f"the first six of {scheme.form.symbols} numbers mod {scheme.field.q:,}")
-    for n in range(scheme.servers):
-        for label, queries in (("", asked[0]), (", same question again", asked[1])):
-            table.add_row(f"server {n + 1}{label}", " ".join(f"{value:>9}" for value in queries[n][:6]))
+    for n in range(1, scheme.servers + 1):
+        seen = unpack("query", scheme.field, sent[n][0].body, scheme.form.symbols)
+        for label, query in (("", seen), (", if asked again", again[n - 1])):
+            table.add_row(f"server {n}{label}", " ".join(f"{value:>9}" for value in query[:6]))
     console.print(table)
-
-
-def show_answer(found: Counterfactual) -> None:
-    """Show what would have to change."""
-    table = Table(title="What the applicant got: the nearest accepted row", box=box.SIMPLE_HEAD)
-    for heading in ("feature", "now", "accepted at", "share of the cost"):
-        table.add_column(heading, justify="right" if heading == "share of the cost" else "left")
-    for change in found.changes:
-        shown = change.feature.show
-        table.add_row(
-            change.feature.title, shown(change.before), f"[bold]{shown(change.after)}[/bold]", f"{change.share:.0%}"
-        )
-    table.caption = f"Unchanged: {', '.join(feature.title for feature in found.unchanged)}."
-    console.print(table)
-    console.print(found.text() + "\n")
+    console.print("Each number is uniform whatever was asked: a server could have drawn it itself.\n")
 
 
 def main() -> None:
-    """Ask one question and show every side of it."""
-    bank, person = make_bank()
-    count = len(bank.database.codes)
-    console.print(f"\n[bold]Counterveil[/bold]: {count} accepted rows at two servers that do not talk.\n")
-    show_noise(bank, person)
-    console.print("Each number is uniform whatever was asked: a server could have drawn it itself.\n")
-    found = bank.ask(person, PREFERENCES)
-    if not isinstance(found, Counterfactual):
-        raise SystemExit(found.text())
-    show_answer(found)
-    _, costs = bank.deployment.question(bank.deployment.schema.codes(person), PREFERENCES)
-    least = min(sum(costs.of(row)) for row in bank.database.codes) / bank.deployment.unit
-    console.print(f"Same cost as a search in the clear: {'yes' if found.cost == least else 'NO'}.")
-    scheme = bank.deployment.scheme
-    up, down = scheme.servers * scheme.form.symbols, scheme.servers * scheme.reveal.length(count)
-    console.print(f"Sent {up} numbers up and {down:,} down, {scheme.field.bits} bits each, for both servers together.")
-    console.print(
-        f"The bank gave away the record, and {count - 1} differences of costs in an order of this ticket alone.\n"
-    )
+    """Start two servers, ask one question, and show every side of it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_keys(folder)
+        database, person = make_bundle(folder)
+        started = [start_server(folder, number) for number in (1, 2)]
+        try:
+            run(folder, database, person, [url for _, url in started])
+            if os.environ.get("ONCE"):
+                return
+            console.print("The servers keep running. Press Ctrl-C to stop them.")
+            while all(process.poll() is None for process, _ in started):
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            console.print("\nStopping.")
+        finally:
+            for process, _ in started:
+                process.send_signal(signal.SIGTERM)
+            for process, _ in started:
+                process.wait()
+
+
+def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str]) -> None:
+    """Ask, show what came back and what each server saw, and leave tickets for more."""
+    sent: dict[int, list[Message]] = defaultdict(list)
+
+    def watch(peer: Peer, message: Message, _: Message) -> None:
+        sent[peer.manifest.server].append(message)
+
+    with Client(urls, patience=60, watch=watch) as client:
+        count, deployment = len(database.codes), client.deployment
+        console.print(f"\n[bold]Counterveil[/bold]: {count} accepted rows at two servers that do not talk.\n")
+        digest, expires = bytes.fromhex(client.peers[0].manifest.digest), int(time.time()) + 86_400
+        issuer = Issuer.load(folder / PRIVATE)
+        first, *others = [mint(digest, [1, 2], expires=expires, issuer=issuer).text() for _ in range(1 + TICKETS)]
+        found = client.ask(person, PREFERENCES, ticket=first)
+        show(console, found)
+        console.print()
+        show_noise(client, sent, person)
+        console.print(traffic_table(client.peers))
+        _, costs = deployment.question(deployment.schema.codes(person), PREFERENCES)
+        least = min(sum(costs.of(row)) for row in database.codes) / deployment.unit
+        same = isinstance(found, Counterfactual) and found.cost == least
+        console.print(f"Same cost as a search in the clear: {'yes' if same else 'NO'}.")
+        console.print(f"The bank gave away the record, and {deployment.scheme.reveal.tells(count)}.\n")
+        if not same:
+            raise SystemExit(1)
+    (folder / "tickets").write_text("\n".join(others) + "\n")
+    (folder / "person.json").write_text(json.dumps(person))
+    if not os.environ.get("ONCE"):
+        addresses = " ".join(f"--server {url}" for url in urls)
+        console.print(
+            f"{TICKETS} more tickets are in {folder / 'tickets'}. Ask again, your own way, from another terminal:"
+        )
+        ask = f"{Path(sys.executable).parent / 'counterveil'} ask {addresses} --person {folder / 'person.json'}"
+        console.print(f'{ask} --immutable age --ticket "$(sed -n 1p {folder / "tickets"})"\n', soft_wrap=True)
 
 
 if __name__ == "__main__":

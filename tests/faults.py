@@ -25,18 +25,6 @@ from service import Service, numbers_database, running
 _ASKING = 6  # applicants at a time
 
 
-class Noting(AsyncClient):
-    """A client that keeps what each server answered, by ticket and request."""
-
-    answered: defaultdict[tuple[int, bytes, int], set[bytes]]
-
-    async def _post(self, peer: Peer, path: str, message: wire.Message, expected: int) -> wire.Message:
-        reply = await super()._post(peer, path, message, expected)
-        key = (message.server, wire.decode_ticket(message.ticket).claims.id, message.request)
-        self.answered[key].add(hashlib.sha256(wire.encode(message)).digest())
-        return reply
-
-
 class Fault:
     """One run: the kills, the applicants, and what came of them."""
 
@@ -69,8 +57,7 @@ class Fault:
             await asyncio.to_thread(process.wait)
 
     async def _applicant(self, number: int) -> None:
-        client = Noting(self.service.urls, patience=30.0)
-        client.answered = self.answered
+        client = AsyncClient(self.service.urls, patience=30.0, watch=self._note)
         while not self.done:
             ticket = self.service.ticket(self._minter)
             if number % 3 == 0:
@@ -79,6 +66,11 @@ class Fault:
             else:
                 await self._ask(client, self.random.randrange(len(self.people)), ticket, cheats=False)
         await client.close()
+
+    def _note(self, peer: Peer, sent: wire.Message, _: wire.Message) -> None:
+        """Keep what a server answered, by ticket and request."""
+        key = (peer.manifest.server, wire.decode_ticket(sent.ticket).claims.id, sent.request)
+        self.answered[key].add(hashlib.sha256(wire.encode(sent)).digest())
 
     async def _ask(self, client: AsyncClient, i: int, ticket: wire.Ticket, *, cheats: bool) -> None:
         try:

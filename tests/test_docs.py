@@ -5,22 +5,34 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import importlib
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import counterveil
 from counterveil import CATALOGUE, make_scheme
+from counterveil.app import STATUS
+from counterveil.cli import main
+from counterveil.cli_institution import serve
+from counterveil.datasets import german_credit
+from counterveil.wire import Manifest, Parameters, Terms
+from service import free_port
 
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 README = (ROOT / "README.md").read_text()
+DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
+WIRE = (ROOT / "docs" / "wire.md").read_text()
 
 
 def table_rows(text: str, columns: int) -> list[list[str]]:
@@ -51,6 +63,51 @@ def test_from_csv_to_explanation_as_printed(
     assert said[1].startswith("No accepted row satisfies your constraints.")
 
 
+def test_deploying_on_one_machine_as_printed(tmp_path: Path) -> None:
+    """The page's own commands, in a shell."""
+    (block,) = re.findall(r"```sh\n(.*?)```", DEPLOY, flags=re.S)
+    frame, _ = german_credit()
+    frame.rename({"credit": "verdict"}).write_csv(tmp_path / "people.csv")
+    person = {name: frame[name][1] for name in frame.columns if name != "credit"}
+    (tmp_path / "me.json").write_text(json.dumps(person))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ports = re.findall(r"\b81\d\d\b", block)
+    for port in sorted(set(ports)):
+        block = block.replace(port, str(free_port()))
+    with (tmp_path / "said").open("w") as out:
+        shell = subprocess.Popen(
+            ["bash", "-e", "-c", block],  # noqa: S607
+            cwd=tmp_path, env=os.environ | {"PATH": path}, stdout=out, stderr=out, start_new_session=True,
+        )  # fmt: skip
+    try:
+        shell.wait(timeout=120)
+    finally:
+        os.killpg(shell.pid, signal.SIGTERM)  # the servers still run
+    said = (tmp_path / "said").read_text()
+    assert shell.returncode == 0, said
+    assert "All is well." in said
+    assert "What would have been accepted" in said
+    assert "Bytes on the connections" in said
+
+
+def test_every_setting_and_refusal_is_documented() -> None:
+    for option in serve.params:
+        if isinstance(option, click.Option):
+            assert f"`{option.opts[-1]}`" in DEPLOY, option.opts
+    for code, status in STATUS.items():
+        assert f"| {status} | `{code}` |" in WIRE, code
+    for struct in (Terms, Manifest, Parameters):
+        for name in struct.__struct_fields__:
+            assert f"`{name}`" in WIRE, name
+
+
+def test_every_command_is_in_the_readme() -> None:
+    for name, command in main.commands.items():
+        names = [f"{name} {sub}" for sub in command.commands] if isinstance(command, click.Group) else [name]
+        for each in names:
+            assert f"counterveil {each} " in README, each
+
+
 def test_every_preference_and_parameter_is_documented() -> None:
     page = (ROOT / "docs" / "csv-to-explanation.md").read_text()
     for preference in dataclasses.fields(counterveil.Preferences):
@@ -58,7 +115,17 @@ def test_every_preference_and_parameter_is_documented() -> None:
 
 
 def test_the_demo_finds_what_a_search_in_the_clear_finds() -> None:
-    demo = subprocess.run([sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, check=True)
+    """Two real server processes, a ticket, a question."""
+    once = os.environ | {"ONCE": "1"}
+    demo = subprocess.run(
+        [sys.executable, ROOT / "examples" / "demo.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=once,
+        timeout=120,
+    )
+    assert "Bytes on the connections" in demo.stdout
     assert "Same cost as a search in the clear: yes." in demo.stdout
     assert "make demo" in README
     assert "make test" in README

@@ -8,6 +8,7 @@
 from typing import Any
 
 from . import conformance, errors, masking, spir
+from .client import AsyncClient, Client
 from .database import Database
 from .deployment import Deployment
 from .errors import CounterveilError, CounterveilWarning, InvalidInput
@@ -38,8 +39,10 @@ __all__ = [
     "CATALOGUE",
     "FORMS",
     "REVEALS",
+    "AsyncClient",
     "Boolean",
     "Categorical",
+    "Client",
     "Counterfactual",
     "CounterveilError",
     "CounterveilWarning",

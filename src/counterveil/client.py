@@ -90,13 +90,20 @@ class AsyncClient:
     timeout : seconds for a server to answer one request.
     patience : seconds over which a request is sent again, the same bytes, when the connection breaks.
     verify : as httpx2 has it: True, False, or an SSL context.
+    watch : called with each server, what was sent to it and what it answered, for those who want to see.
     """
 
     def __init__(
-        self, servers: Sequence[str], *, timeout: float = 60.0, patience: float = 10.0, verify: Any = True
+        self,
+        servers: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        patience: float = 10.0,
+        verify: Any = True,
+        watch: Callable[[Peer, Message, Message], None] | None = None,
     ) -> None:
         self.urls = [str(url).rstrip("/") for url in checks.listed("servers", servers, "a list of addresses")]
-        self.timeout, self.patience = timeout, patience
+        self.timeout, self.patience, self._watch = timeout, patience, watch
         self.traffic = {url: Traffic() for url in self.urls}
         # One connection pool a server, and no cookies: a server must not tell that two questions come from one person.
         self._http = {url: self._connection(url, verify) for url in self.urls}
@@ -210,6 +217,8 @@ class AsyncClient:
             raise ServerFault(peer.name, f"answers for another server or question than server {message.server}'s")
         if len(answer.body) != expected:
             raise ServerFault(peer.name, f"answer: got {len(answer.body)} bytes, expected {expected}")
+        if self._watch is not None:
+            self._watch(peer, message, answer)
         return answer
 
     async def _request(
@@ -247,9 +256,9 @@ class AsyncClient:
         headers = {"content-type": wire.MEDIA_TYPE} if body is not None else {}
         extensions = {"trace": partial(_metered, traffic)}
         request = http.build_request(method, path, content=body, headers=headers, extensions=extensions)
+        response = await http.send(request, stream=True)
         traffic.requests += 1
         traffic.body_up += len(body or b"")
-        response = await http.send(request, stream=True)
         content = bytearray()
         try:
             async for chunk in response.aiter_raw():

@@ -1,0 +1,163 @@
+"""Questions under load, beside the same questions in the clear: `python benchmarks/load.py [QUESTIONS]`.
+
+Two servers, one process each, with M = 10,000 rows of d = 20 features; 16 connections that ask all the time. The peer
+is a plaintext endpoint in the same application: the applicant sends their whole cost table, the server scans the same
+rows with the same code and returns the nearest record. It has no second server, no pads, no ticket, no ledger, no
+second round and no privacy; the ratio is the price of all of those, the applicant's own work included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx2
+import numpy as np
+from fastapi import Request, Response
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from starlette.concurrency import run_in_threadpool
+
+from counterveil import AsyncClient, Database, Deployment, Field, Numeric, Preferences, Schema
+from counterveil.app import make_app
+from counterveil.app import serve as run
+from counterveil.keys import COMMON, PRIVATE, PUBLIC, Issuer, read_common, read_public, write_keys
+from counterveil.ledger import Ledger
+from counterveil.server import Server, make_terms
+from counterveil.tickets import mint
+from counterveil.wire import pack, unpack
+
+ROWS, FEATURES, LEVELS, CONNECTIONS = 10_000, 20, 20, 16
+
+
+def make_schema() -> Schema:
+    """Return d features of 21 levels."""
+    return Schema(features=tuple(Numeric(name=f"x{j}", low=0, high=LEVELS, step=1) for j in range(FEATURES)))
+
+
+def make_database(folder: Path) -> None:
+    """Write keys and a signed bundle of random rows."""
+    rows = np.random.default_rng(1).integers(0, LEVELS + 1, (ROWS, FEATURES))
+    data = {f"x{j}": rows[:, j] for j in range(FEATURES)} | {"ok": np.ones(ROWS, dtype=bool)}
+    write_keys(folder)
+    Database.build(data, make_schema(), accepted="ok").sign(Issuer.load(folder / PRIVATE)).save(folder / "bundle")
+
+
+def serve(folder: Path, number: int, port: int) -> None:
+    """Run one server, with the plaintext endpoint beside its own routes."""
+    database = Database.open(folder / "bundle")
+    deployment = Deployment.of(database.schema, record=database.record)
+    terms = make_terms(database, deployment, issuer=read_public(folder / PUBLIC))
+    ledger = Ledger(folder / f"ledger-{number}", number, new=True)
+    server = Server(number, database, deployment, terms, key=read_common(folder / COMMON), ledger=ledger)
+    app, scheme, rows = make_app(server), deployment.scheme, deployment.rows(database.codes)
+
+    def nearest(body: bytes) -> bytes:
+        table = unpack("table", scheme.field, body, scheme.form.symbols)
+        costs = scheme.form.evaluate(scheme.field, rows, table)
+        return bytes(database.served[int(np.argmin(costs))])
+
+    @app.post("/plain")
+    async def plain(request: Request) -> Response:
+        return Response(await run_in_threadpool(nearest, await request.body()))
+
+    run(app, {}, host="127.0.0.1", port=port, tls_cert=None, tls_key=None, log_level="warning")
+
+
+async def load(title: str, count: int, ask: Callable[[int], Awaitable[None]]) -> tuple[float, np.ndarray, int]:
+    """Ask so many questions over so many connections; return questions a second, latencies, errors."""
+    seconds, errors, left = [], 0, iter(range(count))
+    with Progress(transient=True) as bar:
+        task = bar.add_task(title, total=count)
+
+        async def connection() -> None:
+            nonlocal errors
+            for i in left:
+                began = time.perf_counter()
+                try:
+                    await ask(i)
+                except Exception as error:
+                    errors += 1
+                    if errors == 1:
+                        bar.console.print(f"{type(error).__name__}: {error}")
+                seconds.append(time.perf_counter() - began)
+                bar.advance(task)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(connection() for _ in range(CONNECTIONS)))
+        took = time.perf_counter() - began
+    return count / took, np.array(seconds), errors
+
+
+async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, float, np.ndarray, int]]:
+    """Run both loads, one after the other."""
+    generator = np.random.default_rng(2)
+    people = [{f"x{j}": int(v) for j, v in enumerate(row)} for row in generator.integers(0, LEVELS + 1, (64, FEATURES))]
+    issuer, results = Issuer.load(folder / PRIVATE), []
+    async with AsyncClient(urls, patience=60) as client:
+        peers, deployment = await client.connect()
+        digest, expires = bytes.fromhex(peers[0].manifest.digest), int(time.time()) + 3600
+        tickets = [mint(digest, [1, 2], expires=expires, issuer=issuer) for _ in range(count)]
+
+        async def private(i: int) -> None:
+            await client.ask(people[i % 64], ticket=tickets[i])
+
+        results.append(("private, two servers", *await load("private", count, private)))
+    field = Field(deployment.scheme.field.q)
+    bodies = []
+    for person in people:
+        question, _ = deployment.question(deployment.schema.codes(person), Preferences())
+        bodies.append(pack(field, np.concatenate(question.costs or [])))
+    async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
+
+        async def plain(i: int) -> None:
+            (await http.post("/plain", content=bodies[i % 64])).raise_for_status()
+
+        results.append(("in the clear, one server", *await load("in the clear", count, plain)))
+    return results
+
+
+def main(count: int) -> None:
+    """Start the servers, run both loads, print them side by side."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_database(folder)
+        ports = [8711, 8712]
+        processes = [
+            subprocess.Popen([sys.executable, __file__, "serve", name, str(n), str(port)])  # noqa: S603
+            for n, port in enumerate(ports, 1)
+        ]
+        try:
+            results = asyncio.run(measure(folder, [f"http://127.0.0.1:{port}" for port in ports], count))
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait()
+    table = Table(
+        title=f"{count:,} questions, {CONNECTIONS} connections, M = {ROWS:,}, d = {FEATURES}", box=box.SIMPLE_HEAD
+    )
+    for heading in ("", "questions/s", "p50", "p99", "errors"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for title, rate, seconds, errors in results:
+        p50, p99 = np.percentile(1000 * seconds, [50, 99])
+        table.add_row(title, f"{rate:.0f}", f"{p50:.0f} ms", f"{p99:.0f} ms", str(errors))
+    console = Console()
+    console.print(table)
+    console.print(f"In the clear a machine answers {results[1][1] / results[0][1]:.1f} times as many questions.")
+    if any(errors for *_, errors in results):
+        raise SystemExit("there were errors")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        serve(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 5000)
