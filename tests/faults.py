@@ -51,7 +51,7 @@ class Fault:
     async def _kill(self, process: Any) -> None:
         while self.left > 0:
             self.left -= 1
-            await asyncio.sleep(self.random.uniform(0.0, 0.4))
+            await asyncio.sleep(self.random.uniform(0.0, 0.8))
             process.kill()
             process.start()
             await asyncio.to_thread(process.wait)
@@ -93,7 +93,7 @@ class Fault:
         twice = [key for key, bodies in self.answered.items() if len(bodies) > 1]
         assert not twice, f"{len(twice)} requests were answered for two different bodies"
         assert not self.wrong, self.wrong[:3]
-        assert self.outcomes["answered"] > 20, self.outcomes
+        assert self.outcomes["answered"] >= 10, self.outcomes
         for process in self.service.processes:
             with sqlite3.connect(process.ledger) as database:
                 assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -92,8 +92,7 @@ def subset_answers(servers: int, prepared: Bytes, position: int, pads: range) ->
     assert prepared.shape[1] == spir.parts * part
     counters: list[Counter[Any]] = [Counter() for _ in range(part)]
     for noise in range(2 ** (len(prepared) * spir.parts)):
-        shift = 8 - len(prepared) * spir.parts
-        queries = spir.query(len(prepared), position, Fixed([noise << shift]))
+        queries = spir.query(len(prepared), position, Fixed([noise]))
         for pad in pads:
             common = Pads([np.full(part, pad)])
             answers = [spir.answer(n, prepared, Q, common) for n, Q in enumerate(queries, start=1)]

@@ -21,7 +21,7 @@ import pytest
 
 import counterveil
 from counterveil import CATALOGUE, make_scheme
-from counterveil.app import STATUS
+from counterveil.app import REFUSALS
 from counterveil.cli import main
 from counterveil.cli_institution import serve
 from counterveil.datasets import german_credit
@@ -94,7 +94,7 @@ def test_every_setting_and_refusal_is_documented() -> None:
     for option in serve.params:
         if isinstance(option, click.Option):
             assert f"`{option.opts[-1]}`" in DEPLOY, option.opts
-    for code, status in STATUS.items():
+    for code, (status, _) in REFUSALS.items():
         assert f"| {status} | `{code}` |" in WIRE, code
     for struct in (Terms, Manifest, Parameters):
         for name in struct.__struct_fields__:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import random
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +117,35 @@ def test_raw_sockets(tmp_path: Path) -> None:
                     continue
         assert client.ask({"x0": 1, "x1": 2}, ticket=service.ticket(client)).feasible
         assert "Traceback" not in service.processes[0].log.read_text()
+
+
+def test_a_body_in_chunks_is_refused_whatever_its_length_says(tmp_path: Path) -> None:
+    """Content-Length and chunks together: the chunks would win, and they have no end."""
+    with running(tmp_path, numbers_database(20, 2), 2) as service:
+        before = resident(service)
+        port = int(service.urls[0].rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+            raw.sendall(
+                b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n"
+            )
+            with suppress(OSError):  # it hangs up on us, as it should
+                for _ in range(2000):
+                    raw.sendall(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+        assert resident(service) - before < 16 << 20
+        assert "length_required" in [e.get("code") for e in service.processes[0].entries()]
+
+
+def test_metrics_and_health_do_not_wait_for_the_ledger(tmp_path: Path) -> None:
+    with running(tmp_path, numbers_database(20, 2), 2) as service:
+        with closing(sqlite3.connect(service.processes[0].ledger, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # a replica in the middle of its own transaction
+            waiting = threading.Thread(target=lambda: httpx2.get(service.urls[0] + "/readyz", timeout=60))
+            waiting.start()
+            time.sleep(0.2)
+            for path in ("/metrics", "/healthz", "/v1/manifest"):
+                assert httpx2.get(service.urls[0] + path, timeout=5).status_code == 200
+            other.execute("ROLLBACK")
+        waiting.join()
 
 
 def test_schemathesis(tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ import uvicorn
 from counterveil import Counterfactual, Database, Deployment, local, wire
 from counterveil.app import make_app
 from counterveil.client import Client
-from counterveil.errors import Disagreement, ServerFault, Tampered, TooManyLiars
+from counterveil.errors import Disagreement, Refused, ServerFault, Tampered, TooManyLiars
+from counterveil.gf256 import PRODUCTS
 from counterveil.keys import Issuer
 from counterveil.ledger import Ledger
 from counterveil.randomness import new_key
 from counterveil.server import Server, make_terms
+from counterveil.spir import Polynomials, Subsets
 from counterveil.tickets import mint
 from service import numbers_database
 
@@ -107,6 +109,18 @@ class Deployed:
             thread.join()
         for server in self.servers:
             server.ledger.close()
+
+
+def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], liars: int) -> list[Any]:
+    """Ask for records as a cheat does: each group of servers is told another set. Return the answers, by server."""
+    ticket, generator, answers = made.ticket(liars=liars), np.random.default_rng(1), []
+    for among, servers in groups.items():
+        for n in servers:
+            body = generator.bytes(made.servers[0]._spir(liars).query_bytes(len(made.database.codes)))
+            message = wire.Message(1, "record-query", n, ticket.encode(), 1, among, body)
+            reply = wire.decode(made.servers[n - 1].record(wire.encode(message)), "record-answer")
+            answers.append(np.frombuffer(reply.body, dtype=np.uint8))
+    return answers
 
 
 @contextmanager
@@ -244,13 +258,17 @@ def test_a_robust_ticket_gives_one_record_however_the_sets_are_named(tmp_path: P
     with deployed(tmp_path, database, 4, robust=1) as made:
         ticket = made.ticket(liars=1)
         good = wire.Message(1, "record-query", 1, ticket.encode(), 1, (1, 2), bytes(3))
-        with pytest.raises(Exception, match="a record comes from 3 servers of its ticket"):
+        with pytest.raises(Refused, match="a record comes from 3 servers of its ticket"):
             made.servers[0].record(wire.encode(good))
-        with pytest.raises(Exception, match="a record comes from 3 servers"):
+        with pytest.raises(Refused, match="a record comes from 3 servers"):
             made.servers[0].record(wire.encode(msgspec.structs.replace(good, among=(1, 2, 3, 4))))
-        plain = made.ticket()
-        with pytest.raises(Exception, match="a record comes from 4 servers"):
-            made.servers[0].record(wire.encode(msgspec.structs.replace(good, ticket=plain.encode(), among=(1, 2, 3))))
+        plain = made.ticket(servers=[1, 2])
+        with pytest.raises(Refused, match="a record comes from 2 servers"):
+            made.servers[0].record(wire.encode(msgspec.structs.replace(good, ticket=plain.encode(), among=(1,))))
+        for servers in ([1], [1, 2, 3], [1, 2, 3, 4]):
+            other = msgspec.structs.replace(good, ticket=made.ticket(servers=servers).encode())
+            with pytest.raises(Refused, match=f"a ticket for {len(servers)} servers, where 2 answer"):
+                made.servers[0].record(wire.encode(other))
 
 
 def test_breaches_of_the_protocol_name_the_server(tmp_path: Path) -> None:
@@ -267,6 +285,26 @@ def test_breaches_of_the_protocol_name_the_server(tmp_path: Path) -> None:
             assert isinstance(outcome, ServerFault)
             assert "server 2" in str(outcome) or made.urls[1] in str(outcome)
             assert re.search(said, str(outcome)), str(outcome)
+
+
+def test_answers_of_an_incomplete_set_are_noise(tmp_path: Path) -> None:
+    """Six servers, two may lie: sets of four overlap, and two answers of the second set tell nothing by themselves.
+
+    Were they under one pad, as with subsets of two servers, their xor would be an xor of records.
+    """
+    with deployed(tmp_path, numbers_database(20, 3), 6, robust=2) as made:
+        four, other = (1, 2, 3, 4), (3, 4, 5, 6)
+        *_, fifth, sixth = sums_of_records(made, {four: [1, 2, 3, 4], other: [5, 6]}, 2)
+        whole = fifth ^ sixth
+        scaled = [PRODUCTS[c, made.database.served] for c in range(1, 256)]
+        assert not any((record == whole).all() for multiple in scaled for record in multiple)
+        assert isinstance(made.servers[0]._spir(2), Polynomials)
+        assert isinstance(made.servers[0]._spir(0), Subsets)
+        with Client(made.urls) as client:
+            made.servers[3].on_answer = made.servers[5].on_answer = symbols(noise)
+            _, found = views(made, client, ticket=made.ticket(liars=2))
+            assert isinstance(found, Counterfactual)
+            assert found.liars == (4, 6)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +328,8 @@ def test_terms_that_break_the_rules_are_refused_before_a_question(
         made.stop()
         made.urls, made.seen, made._running = [], [], []
         for server in made.servers:
-            server.manifest = msgspec.structs.replace(server.manifest, terms=terms)
+            digest = terms.digest().hex()
+            server.manifest = msgspec.structs.replace(server.manifest, terms=terms, digest=digest)
             made._serve(server)
         with pytest.raises(Disagreement, match=said):
             Client(made.urls)

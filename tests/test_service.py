@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from counterveil import CATALOGUE, Counterfactual, Database, Deployment, NoCounterfactual, local, wire
-from counterveil.app import STATUS
+from counterveil.app import REFUSALS
 from counterveil.client import AsyncClient, Client
 from counterveil.datasets import german_credit
 from counterveil.errors import Disagreement, Refused, ServerFault
 from counterveil.in_process import Local
-from counterveil.keys import Issuer
+from counterveil.keys import Issuer, write_keys
 from counterveil.randomness import Fresh
 from counterveil.tickets import mint
 from counterveil.wire import Ticket
@@ -260,18 +260,57 @@ def test_ask_and_doctor_on_the_command_line(credit: Service, people: list[dict[s
         (["--set", "checking_account="], "checking_account: got nothing"),
         (["--ticket", "abc"], "ticket"),
         (["--ca", "/nowhere.pem"], "certificate authority"),
+        (["--preferences", "five.json", "--weight", "age=2"], "weights: got int, expected a mapping"),
+        (["--preferences", "null.json", "--range", "age=2..3"], "ranges: got NoneType, expected a mapping"),
+        (["--preferences", "text.json", "--forbid", "purpose=x"], "forbidden, purpose: got 'a', expected a list"),
     ],
 )
 def test_bad_questions_are_refused_in_one_line(
     credit: Service, people: list[dict[str, Any]], tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     (tmp_path / "me.json").write_text(json.dumps(people[0]))
+    (tmp_path / "five.json").write_text('{"weights": 5}')
+    (tmp_path / "null.json").write_text('{"ranges": null}')
+    (tmp_path / "text.json").write_text('{"forbidden": {"purpose": "a"}}')
+    arguments = [str(tmp_path / a) if a in ("five.json", "null.json", "text.json") else a for a in arguments]
     addresses = [part for url in credit.urls for part in ("--server", url)]
     refused = cli("ask", *addresses, "--person", tmp_path / "me.json", *arguments)
     assert refused.returncode == 2, refused.stdout
     assert "Traceback" not in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert said in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--among", "1,9"], "servers: got 9, expected [1:2]"),
+        (["--among", "1"], "servers: got 1, expected at least 2"),
+        (["--among", "one"], "expected numbers of servers"),
+        (["--robust", "1"], "servers: got 3, expected [1:2]"),
+        (["-k", "200"], "not offered"),
+        (["--valid", "soon"], "expected a number and s, m, h or d"),
+        (["--key", "OTHER"], "does not carry the issuer's signature"),
+        (["--key", "/nowhere"], "expected a key file"),
+    ],
+)
+def test_no_ticket_is_minted_that_servers_would_refuse(
+    credit: Service, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    write_keys(tmp_path / "other")
+    arguments = [str(tmp_path / "other" / "issuer.key") if a == "OTHER" else a for a in arguments]
+    key = [] if "--key" in arguments else ["--key", credit.folder / "issuer.key"]
+    refused = cli("ticket", "issue", "--server", credit.urls[0], *key, *arguments)
+    assert refused.returncode == 2, refused.stdout
+    assert refused.stderr.count("\n") == 1
+    assert said in refused.stderr
+
+
+def test_doctor_refuses_what_ask_refuses(credit: Service) -> None:
+    for urls in ([credit.urls[0]], [credit.urls[0]] * 2):
+        ill = cli("doctor", *[part for url in urls for part in ("--server", url)])
+        assert ill.returncode == 1
+        assert "two or more different addresses" in " ".join(ill.stdout.split())
 
 
 def test_logs_hold_no_secrets(credit: Service, people: list[dict[str, Any]]) -> None:
@@ -357,13 +396,20 @@ def test_a_ledger_is_needed_and_is_one_servers_own(credit: Service, tmp_path: Pa
         ),
         (["--server", 1, "--robust", 1], "servers: got 2, expected at least 4"),
         (["--server", 1, "--scheme", "nothing"], "scheme: got nothing"),
-        (["--server", 1, "--config", "bad.toml"], "bad.toml: got spelled_wrong"),
-        (["--server", 1, "-k", 900], "k"),
+        (["--server", 1, "--config", "bad.toml"], "bad.toml: got spelled-wrong"),
+        (["--server", 1, "-k", 900], "k: got 900"),
+        (["--server", 1, "--servers", 65], "terms: got"),
+        (["--server", 1, "--tls-cert", "bad.toml", "--tls-key", "bad.toml"], "expected a chain and its key in PEM"),
+        (["--server", 1, "--config", "cors.toml"], "cors.toml, cors: got 'https://a', expected a list of texts"),
+        (["--server", 1, "--config", "list.toml"], "list.toml, port: got [1], expected one value"),
+        (["--server", 1, "--config", "none.toml"], "No such file"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(credit: Service, tmp_path: Path, arguments: list[Any], said: str) -> None:
     (tmp_path / "bad.toml").write_text("spelled-wrong = 1\n")
-    arguments = [tmp_path / a if a == "bad.toml" else a for a in arguments]
+    (tmp_path / "cors.toml").write_text('cors = "https://a"\n')
+    (tmp_path / "list.toml").write_text("port = [1]\n")
+    arguments = [tmp_path / a if str(a).endswith(".toml") else a for a in arguments]
     keys = credit.folder
     common = ["serve", credit.bundle, "--common-key", keys / "common.key", "--issuer", keys / "issuer.pub", "--port", 0]
     refused = cli(*common, "--ledger", tmp_path / "l", "--new-ledger", *arguments)
@@ -579,7 +625,7 @@ def test_tickets_are_refused_each_with_its_own_code(credit: Service, people: lis
         with httpx2.Client(base_url=credit.urls[0]) as http:
             for code, ticket in cases.items():
                 reply = http.post("/v1/answer", content=some_query(client, ticket))
-                assert (reply.json()["code"], reply.status_code) == (code, STATUS[code])
+                assert (reply.json()["code"], reply.status_code) == (code, REFUSALS[code][0])
             body = some_query(client, credit.ticket(client))
             first, again = (http.post("/v1/answer", content=body) for _ in range(2))
             assert first.status_code == again.status_code == 200

@@ -29,34 +29,23 @@ from .server import SOFTWARE, Server
 
 log = logging.getLogger("counterveil")
 
-STATUS = {
-    "malformed": 400,
-    "ticket_forged": 401,
-    "ticket_not_offered": 403,
-    "ticket_for_other_servers": 403,
-    "ticket_used": 409,
-    "ticket_expired": 410,
-    "length_required": 411,
-    "ticket_for_another_database": 412,
-    "too_long": 413,
-    "too_slow": 408,
-    "wrong_server": 421,
-    "internal": 500,
-    "not_ready": 503,
+REFUSALS = {  # what a server may refuse, with its HTTP status
+    "malformed": (400, "not a message of this protocol, or not one for this place"),
+    "ticket_forged": (401, "the ticket is forged"),
+    "ticket_not_offered": (403, "the ticket is for more than is offered"),
+    "ticket_for_other_servers": (403, "the ticket is for other servers"),
+    "too_slow": (408, "the body did not arrive in time"),
+    "ticket_used": (409, "the ticket was used for another request"),
+    "ticket_expired": (410, "the ticket has expired"),
+    "length_required": (411, "no Content-Length"),
+    "ticket_for_another_database": (412, "the ticket is for another database"),
+    "too_long": (413, "a longer body than any request has"),
+    "wrong_server": (421, "the message is for another server"),
+    "internal": (500, "the server failed"),
+    "not_ready": (503, "the ledger cannot be written"),
 }
 _PATIENCE = 60.0  # seconds for a body to arrive
-_MEANINGS = {
-    400: "not a message of this protocol",
-    401: "the ticket is forged",
-    403: "the ticket is for other servers, or for what is not offered",
-    408: "the body did not arrive in time",
-    409: "the ticket was used for another request",
-    410: "the ticket has expired",
-    411: "no Content-Length",
-    412: "the ticket is for another database",
-    413: "a longer body than any request has",
-    421: "the message is for another server",
-}
+_CONNECTIONS = 512  # at a time; more are told to come back
 
 
 class Metrics:
@@ -140,7 +129,7 @@ def _refusal(scope: Scope, error: Refused) -> Response:
     unread = error.code in ("too_long", "length_required", "too_slow")
     return Response(
         wire.encode_refusal(error.code, str(error)),
-        status_code=STATUS[error.code],
+        status_code=REFUSALS[error.code][0],
         media_type="application/json",
         headers={"connection": "close"} if unread else None,
     )
@@ -149,15 +138,20 @@ def _refusal(scope: Scope, error: Refused) -> Response:
 async def _body(request: Request, most: int) -> bytes:
     """Read a body no longer than the terms allow; a longer one is refused before it is read."""
     length = request.headers.get("content-length", "")
-    if not (length.isascii() and length.isdigit()):
+    if "transfer-encoding" in request.headers or not (length.isascii() and length.isdigit()):
         raise Refused("length_required", "a request must say how long its body is")
     if int(length) > most:
         raise Refused("too_long", f"{int(length)} bytes, where the longest request has {most}")
+    body = bytearray()
     try:
         with anyio.fail_after(_PATIENCE):
-            return await request.body()
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise Refused("too_long", f"more than {most} bytes, which the longest request has")
     except TimeoutError:
         raise Refused("too_slow", f"the body did not arrive within {_PATIENCE:.0f} seconds") from None
+    return bytes(body)
 
 
 def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
@@ -171,7 +165,7 @@ def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
     says = {"description": "The answer", "content": {wire.MEDIA_TYPE: binary}}
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"description": meaning, "content": {"application/json": {"schema": {"type": "object"}}}}
-        for status, meaning in _MEANINGS.items()
+        for status, meaning in REFUSALS.values()
     }
 
     async def answered(request: Request, ask: Callable[[bytes], bytes]) -> Response:
@@ -208,15 +202,14 @@ def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
     async def ready_route(request: Request) -> Response:
         try:
             await run_in_threadpool(server.ledger.check)
-        except Exception:
-            return _refusal(request.scope, Refused("not_ready", "the ledger cannot be written"))
+        except Refused as error:
+            return _refusal(request.scope, error)
         return Response("ready\n", media_type="text/plain")
 
     @app.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
     async def metrics_route() -> Response:
-        return Response(
-            prometheus_client.generate_latest(metrics.registry), media_type=prometheus_client.CONTENT_TYPE_LATEST
-        )
+        text = await run_in_threadpool(prometheus_client.generate_latest, metrics.registry)
+        return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
     paths = {route.path for route in app.routes if hasattr(route, "path")}
     if origins:
@@ -260,6 +253,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=30,
     )
     log.info("serving", extra={"fields": about})

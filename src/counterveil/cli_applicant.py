@@ -24,19 +24,25 @@ from .deployment import Deployment
 from .errors import CounterveilError, UnknownName, WrongType
 from .explain import Counterfactual, Explanation
 from .features import Feature, Numeric
+from .preferences import Preferences
 from .schema import Schema
 
 _PATH = click.Path(path_type=Path)
 _SKEW = 60.0  # seconds that clocks may differ before tickets and windows suffer
 
 
-def _servers(command: Any) -> Any:
+def _addressed(command: Any) -> Any:
     """Give a command the options that say where the servers are."""
     for option in (
-        click.option("--timeout", default=60.0, show_default=True, help="Seconds for a server to answer."),
+        click.option(
+            "--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1, 86_400), help="Seconds to answer."
+        ),
         click.option("--ca", type=_PATH, help="Trust this certificate authority, in PEM, instead of the system's."),
         click.option(
-            "--ticket", metavar="TICKET", help="The ticket; better in COUNTERVEIL_ASK_TICKET than in a shell."
+            "--ticket",
+            metavar="TICKET",
+            envvar="COUNTERVEIL_TICKET",
+            help="The ticket; better in the environment, as COUNTERVEIL_TICKET.",
         ),
         click.option(
             "--server", "servers", multiple=True, required=True, metavar="URL", help="Repeat for each server."
@@ -47,7 +53,7 @@ def _servers(command: Any) -> Any:
 
 
 @click.command()
-@_servers
+@_addressed
 @click.option("--person", type=_PATH, help="A JSON file: what the servers' model was told, feature by feature.")
 @click.option("--set", "values", multiple=True, metavar="FEATURE=VALUE", help="One of those, or over the file's.")
 @click.option("--preferences", type=_PATH, help="A JSON file of preferences; the flags below go over it.")
@@ -86,6 +92,8 @@ def ask(
 ) -> None:
     """Ask what would have got you accepted. No server learns who you are, what you prefer, or what you were told."""
     known, wishes = _read_json(person), _read_json(preferences)
+    Preferences.of(wishes)  # refuses a file that is none
+    wishes = {name: dict(value) if isinstance(value, dict) else value for name, value in wishes.items()}
     with Client(servers, timeout=timeout, verify=_trust(ca)) as client:
         schema = client.deployment.schema
         known |= {name: _value(feature, text) for name, feature, text in _pairs("--set", schema, values)}
@@ -104,7 +112,8 @@ def ask(
                 )
             wishes.setdefault("ranges", {})[name] = [_value(feature, low), _value(feature, high)]
         for name, feature, text in _pairs("--forbid", schema, flags["forbid"]):
-            wishes.setdefault("forbidden", {}).setdefault(name, []).append(_value(feature, text))
+            forbidden = wishes.setdefault("forbidden", {})
+            forbidden[name] = [*forbidden.get(name, ()), _value(feature, text)]
         found = client.ask(known, wishes, ticket=ticket, robust=robust, spread=spread, clamp=clamp)
         peers = client.peers
     if as_json:
@@ -161,7 +170,7 @@ def traffic_table(peers: Sequence[Peer]) -> Grid:
 
 
 @click.command()
-@_servers
+@_addressed
 def doctor(servers: tuple[str, ...], ticket: str | None, ca: Path | None, timeout: float) -> None:
     """Look a deployment over from where you are, and say what each party would learn. Asks nothing."""
     console, problems = Console(), []
@@ -242,7 +251,7 @@ def _clock(peer: Peer) -> tuple[str, bool]:
     """Say how far the server's clock is from this one, and whether that is a problem."""
     try:
         skew = parsedate_to_datetime(peer.date or "").timestamp() - time.time()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         return "unknown", False
     return f"{skew:+.0f} s", abs(skew) > _SKEW
 
@@ -258,7 +267,10 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
         f"nothing, unless more than {scheme.collusion} of them collude.",
     )
     records = "the nearest accepted row" if deployment.k == 1 else f"up to {deployment.k} accepted rows"
-    grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.")
+    more = ""
+    if terms.robust:
+        more = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
+    grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{more}")
     many = "as many questions as they like" if terms.tickets == "open" else "one question a ticket"
     grid.add_row("the institution", f"who got a ticket, if it asks; nothing else. An applicant has {many}.")
     grid.add_row("the network", "sizes and times, which are the same for every question.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import time
 import tomllib
 from pathlib import Path
@@ -24,7 +25,7 @@ from .keys import Issuer, read_common, read_public, write_keys
 from .ledger import Ledger
 from .schema import Schema
 from .server import Server, make_terms
-from .tickets import mint
+from .tickets import mint, verify
 from .wire import MOST_RECORDS
 
 _PATH = click.Path(path_type=Path)
@@ -167,8 +168,10 @@ def issue(
         manifest = anyio.run(AsyncClient([url]).visit, url.rstrip("/")).manifest
         digest = manifest.digest
         scheme = deployment_of(manifest.terms).scheme
-        servers = servers or list(range(1, scheme.form.degree * scheme.collusion + 2 + 2 * robust))
-        scheme.among(servers, robust)  # refuses what the servers would refuse
+        servers = servers or list(range(1, scheme.needed(robust) + 1))
+        scheme.among(servers, robust)  # refuses what the servers would refuse, and so does the next line
+        trial = mint(bytes.fromhex(digest), servers, expires=expires, k=records, liars=robust, issuer=issuer)
+        verify(trial, manifest.terms, bytes.fromhex(digest), time.time())
     if digest is None or servers is None:
         raise WrongType("terms", got="neither --server nor --digest with --among", expected="one of them")
     try:
@@ -211,27 +214,45 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
     if path is None:
         return
     try:
-        given = {name.replace("-", "_"): value for name, value in tomllib.loads(path.read_text("utf-8")).items()}
+        given = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise WrongType(str(path), got=error.strerror, expected="a file of settings") from None
     except ValueError as error:
         raise WrongType(str(path), got=str(error), expected="TOML") from None
-    known = {parameter.name for parameter in ctx.command.params} - {"config"}
-    for name in given:
+    known = {option.opts[-1].lstrip("-"): option for option in ctx.command.params if isinstance(option, click.Option)}
+    del known["config"]
+    settings: dict[str, Any] = {}
+    for name, value in given.items():
         if name not in known:
-            raise UnknownName(str(path), got=name, expected=f"one of {', '.join(sorted(filter(None, known)))}")
-    ctx.default_map = given
+            raise UnknownName(str(path), got=name, expected=f"one of {', '.join(sorted(known))}")
+        option = known[name]
+        parts = value if option.multiple and isinstance(value, list) else [value]
+        if option.multiple != isinstance(value, list) or not all(isinstance(v, str | int | float) for v in parts):
+            expected = "a list of texts" if option.multiple else "one value"
+            raise WrongType(f"{path}, {name}", got=repr(value), expected=expected)
+        settings[str(option.name)] = value
+    ctx.default_map = settings
 
 
 @click.command()
 @click.argument("bundle", type=_PATH)
 @click.option("--config", type=_PATH, is_eager=True, expose_value=False, callback=_settings, help="Settings, in TOML.")
-@click.option("--server", "number", type=int, required=True, help="Which server this is: 1, 2, …")
+@click.option("--server", type=int, required=True, help="Which server this is: 1, 2, …")
 @click.option("--common-key", type=_PATH, required=True, help="The key that all servers share.")
 @click.option("--issuer", type=_PATH, help="The public key of whoever mints tickets.")
-@click.option("--open", "is_open", is_flag=True, help="Instead, let everyone ask as often as they like.")
 @click.option(
-    "--window", default=600, show_default=True, help="Open mode: seconds that a ticket of one's own may last."
+    "--open",
+    "is_open",
+    is_flag=True,
+    envvar="COUNTERVEIL_SERVE_OPEN",
+    help="Instead, let everyone ask as often as they like.",
+)
+@click.option(
+    "--window",
+    default=600,
+    show_default=True,
+    type=click.IntRange(2, 10**9),
+    help="Open mode: seconds that a ticket of one's own may last.",
 )
 @click.option("--ledger", type=_PATH, required=True, help="Where used tickets are kept.")
 @click.option("--new-ledger", is_flag=True, help="Make the ledger. If there was one, rotate the common key first.")
@@ -247,14 +268,16 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 @click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Rows in a new secret order every time.")
 @click.option("--robust", default=0, show_default=True, help="The most wrong answers that a ticket may have corrected.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--port", default=8000, show_default=True, help="The port to listen at; 0 for any.")
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65_535), help="The port to listen at; 0 for any."
+)
 @click.option("--tls-cert", type=_PATH, help="The certificate chain, in PEM.")
 @click.option("--tls-key", type=_PATH, help="The certificate's private key, in PEM.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="A web page that may ask from a browser. Repeatable.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
 def serve(
     bundle: Path,
-    number: int,
+    server: int,
     common_key: Path,
     issuer: Path | None,
     is_open: bool,
@@ -283,16 +306,18 @@ def serve(
         raise WrongType("tickets", got="both or neither of --issuer and --open", expected="one of them")
     if (tls_cert is None) != (tls_key is None):
         raise WrongType("TLS", got="only one of --tls-cert and --tls-key", expected="both")
-    for path in filter(None, (tls_cert, tls_key)):
-        if not path.is_file():
-            raise InvalidKey(str(path), got="no file", expected="a PEM file")
+    if tls_cert and tls_key:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidKey(f"{tls_cert}, {tls_key}", got=str(error), expected="a chain and its key in PEM") from None
     database = Database.open(bundle)
     deployment = Deployment.of(database.schema, record=database.record, k=records, **parameters)
     public = read_public(issuer) if issuer else None
     terms = make_terms(database, deployment, issuer=public, window=window, robust=robust)
     key = read_common(common_key)
-    checks.integer("server", number, 1, deployment.scheme.servers)
-    running = Server(number, database, deployment, terms, key=key, ledger=Ledger(ledger, number, new=new_ledger))
+    checks.integer("server", server, 1, deployment.scheme.servers)
+    running = Server(server, database, deployment, terms, key=key, ledger=Ledger(ledger, server, new=new_ledger))
     app.serve(
         app.make_app(running, origins=cors),
         running.about(),

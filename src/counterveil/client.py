@@ -23,12 +23,12 @@ from . import checks, tickets, wire
 from .arrays import Bytes, Vector
 from .deployment import Deployment
 from .errors import (
-    CounterveilError,
     CounterveilWarning,
     Disagreement,
     InvalidInput,
     Malformed,
     NoMask,
+    OutOfRange,
     Refused,
     ServerFault,
     Tampered,
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/1"}
 _RETRIED = (502, 503, 504)
-_ANSWER_ROOM = 512  # bytes of envelope around an answer
+_STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, longer where there are many rows
 
 
 @dataclass
@@ -103,19 +103,24 @@ class AsyncClient:
         watch: Callable[[Peer, Message, Message], None] | None = None,
     ) -> None:
         self.urls = [str(url).rstrip("/") for url in checks.listed("servers", servers, "a list of addresses")]
+        for what, seconds in (("timeout", timeout), ("patience", patience)):
+            if not isinstance(seconds, int | float) or not 0 <= seconds < 1e6:
+                raise OutOfRange(what, got=seconds, expected="seconds, 0 or more")
         self.timeout, self.patience, self._watch = timeout, patience, watch
         self.traffic = {url: Traffic() for url in self.urls}
-        # One connection pool a server, and no cookies: a server must not tell that two questions come from one person.
+        # No cookies: beyond one connection a server must not tell that two questions come from one person.
         self._http = {url: self._connection(url, verify) for url in self.urls}
         self._known: tuple[list[Peer], Deployment] | None = None
 
     def _connection(self, url: str, verify: Any) -> httpx2.AsyncClient:
         try:
-            return httpx2.AsyncClient(
-                base_url=url, timeout=self.timeout, verify=verify, headers=_HEADERS, follow_redirects=False
-            )
+            address = httpx2.URL(url)
+            right = address.scheme in ("http", "https") and bool(address.host) and (address.port or 0) < 1 << 16
         except httpx2.InvalidURL:
-            raise ServerFault(url, "is not an address, such as https://one.example") from None
+            right = False
+        if not right:
+            raise ServerFault(url, "is not an address, such as https://one.example")
+        return httpx2.AsyncClient(base_url=url, timeout=self.timeout, verify=verify, headers=_HEADERS)
 
     async def __aenter__(self) -> AsyncClient:
         await self.connect()
@@ -132,8 +137,6 @@ class AsyncClient:
     async def connect(self) -> tuple[list[Peer], Deployment]:
         """Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent."""
         if self._known is None:
-            if len(set(self.urls)) < max(2, len(self.urls)):
-                raise Disagreement(f"servers: got {self.urls}, expected two or more different addresses")
             peers = await _all([partial(self.visit, url) for url in self.urls])
             check_agreement(peers)
             self._known = peers, deployment_of(peers[0].manifest.terms)
@@ -147,6 +150,8 @@ class AsyncClient:
             manifest = wire.decode_manifest(content)
         except Malformed as error:
             raise ServerFault(url, str(error)) from None
+        if manifest.terms.digest().hex() != manifest.digest:
+            raise ServerFault(url, "its digest is not that of its terms")
         stream = response.extensions.get("network_stream")
         tls = stream.get_extra_info("ssl_object") if stream is not None else None
         return Peer(
@@ -182,7 +187,12 @@ class AsyncClient:
         question, costs = deployment.question(own, wishes)
         deployment.choose(np.zeros(1, dtype=np.int64), spread)  # refuses a bad spread before anything is sent
         asked = self._session(peers, deployment, ticket, robust)
-        records = await asked.fetch(self._post, question, costs, spread)
+        fetched, relative = await asked.fetch(self._post, question, spread)
+        began = time.monotonic()
+        try:
+            records = asked.checked(costs, fetched, relative)
+        finally:
+            await asked.settle(began)  # or a server could tell from when we hang up whether the check passed
         given = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
         found = explain(asked.deployment, costs, given, records)
         return replace(found, liars=tuple(asked.liars)) if asked.liars else found
@@ -193,8 +203,7 @@ class AsyncClient:
         if ticket is None:
             if terms.tickets != "open":
                 raise Refused("ticket_missing", "these servers want a ticket, and none was given")
-            needed = deployment.scheme.form.degree * deployment.scheme.collusion + 1 + 2 * robust
-            numbers = sorted(peer.manifest.server for peer in peers)[:needed]
+            numbers = sorted(peer.manifest.server for peer in peers)[: deployment.scheme.needed(robust)]
             expires = int(time.time()) + terms.window // 2
             ticket = tickets.mint(digest, numbers, expires=expires, k=deployment.k, liars=robust)
         elif isinstance(ticket, str):
@@ -202,18 +211,18 @@ class AsyncClient:
         tickets.verify(ticket, terms, digest, time.time())
         return _Asked(peers, deployment, ticket)
 
-    async def _post(self, peer: Peer, path: str, message: Message, expected: int) -> Message:
+    async def _post(self, peer: Peer, message: Message, ticket: bytes, expected: int) -> Message:
         """Send one message to one server and read its answer, of exactly the size it must have."""
-        kind: wire.Kind = "answer" if message.kind == "query" else "record-answer"
+        question = message.kind == "query"
+        path = "/v1/answer" if question else "/v1/record"
         body = wire.encode(message)
-        _, content = await self._request(peer.url, peer.name, "POST", path, body, expected + _ANSWER_ROOM)
+        _, content = await self._request(peer.url, peer.name, "POST", path, body, expected + wire.ENVELOPE)
         try:
-            answer = wire.decode(content, kind)
+            answer = wire.decode(content, "answer" if question else "record-answer")
         except Malformed as error:
             raise ServerFault(peer.name, str(error)) from None
-        claims = wire.decode_ticket(message.ticket).claims
         about = (answer.server, answer.ticket, answer.request, answer.among)
-        if about != (message.server, claims.id, message.request, message.among):
+        if about != (message.server, ticket, message.request, message.among):
             raise ServerFault(peer.name, f"answers for another server or question than server {message.server}'s")
         if len(answer.body) != expected:
             raise ServerFault(peer.name, f"answer: got {len(answer.body)} bytes, expected {expected}")
@@ -236,9 +245,9 @@ class AsyncClient:
                 problem = f"is not ready (HTTP {response.status_code})"
             except TimeoutError:
                 problem = f"did not answer within {self.timeout:g} seconds"
-            except httpx2.RequestError as error:
-                problem = f"cannot be reached: {error or type(error).__name__}"
-                hopeless = isinstance(error, httpx2.UnsupportedProtocol) or "CERTIFICATE" in problem
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                problem = f"cannot be reached: {str(error) or type(error).__name__}"
+                hopeless = not isinstance(error, httpx2.RequestError) or "CERTIFICATE" in problem
             if hopeless or time.monotonic() - began + pause > self.patience:
                 raise ServerFault(name, problem)
             await anyio.sleep(pause)
@@ -271,6 +280,9 @@ class AsyncClient:
         return response, bytes(content)
 
 
+Post = Callable[[Peer, Message, bytes, int], Awaitable[Message]]
+
+
 class _Asked:
     """One question under way: who is asked, under which ticket, and what is found out about them."""
 
@@ -283,18 +295,20 @@ class _Asked:
         self.peers = [by_number[n] for n in self.claims.servers]
         self.terms = peers[0].manifest.terms
         self.deployment = replace(deployment, k=self.claims.k)
+        needed = deployment.scheme.needed(self.claims.liars)
+        if len(self.claims.servers) != needed:
+            raise Refused(
+                "ticket_not_offered", f"a ticket for {len(self.claims.servers)} servers, where {needed} answer"
+            )
         self.scheme: Scheme = deployment.scheme.among(self.claims.servers, self.claims.liars)
         self.liars: list[int] = []  # servers, by number, whose answers were corrected
         self.randomness: Randomness = Fresh()
 
-    async def fetch(
-        self,
-        post: Callable[[Peer, str, Message, int], Awaitable[Message]],
-        question: Question,
-        costs: Costs,
-        spread: float,
-    ) -> list[Record]:
-        """Send the N queries, then N record queries k times over; return the records, or say why not to trust them."""
+    async def fetch(self, post: Post, question: Question, spread: float) -> tuple[list[bytes], Vector | None]:
+        """Send the N queries, then N record queries k times over; return the records and the costs promised for them.
+
+        None for the costs: the answers contradict each other.
+        """
         scheme, count = self.scheme, self.terms.rows
         queries = scheme.query(question, self.randomness)
         length = scheme.reveal.length(count)
@@ -304,34 +318,37 @@ class _Asked:
             for peer, query in zip(self.peers, queries, strict=True)
         ]
         replies = await _all(
-            [partial(post, peer, "/v1/answer", m, size) for peer, m in zip(self.peers, messages, strict=True)]
+            [partial(post, peer, m, self.claims.id, size) for peer, m in zip(self.peers, messages, strict=True)]
         )
+        began = time.monotonic()
         answers = [
             _unpacked(peer, scheme.field, reply.body, length) for peer, reply in zip(self.peers, replies, strict=True)
         ]
-        among = self._honest(question, queries, answers)
-
-        revealed = scheme.recover(question, queries, answers, count)
+        revealed, fit = scheme.correct(question, queries, answers, count)
+        among = self._honest(fit)
         relative = scheme.reveal.relative(scheme.field, revealed)
-        suspect = not self._plausible(relative)
+        plausible = self._plausible(relative)
         positions = self.deployment.choose(relative, spread)
-        if suspect:  # rule 10: ask on, for nothing in particular
+        if not plausible:  # rule 10: ask on, for nothing in particular
             positions = [int(p) for p in self.randomness.elements(count, self.claims.k)]
+        await self.settle(began)
 
         fetched = [
             await self._record(post, request, among, position) for request, position in enumerate(positions, start=1)
         ]
-        if suspect:
-            raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
-        return self._checked(costs, fetched, relative[positions])
+        return fetched, relative[positions] if plausible else None
+
+    async def settle(self, began: float) -> None:
+        """Wait for the next step of a public clock, so that no server can time what the applicant computed."""
+        step = _STEP * (1 + self.terms.rows // 20_000)
+        await anyio.sleep(step - (time.monotonic() - began) % step)
 
     def _message(self, kind: wire.Kind, peer: Peer, request: int, among: tuple[int, ...], body: bytes) -> Message:
         return Message(1, kind, peer.manifest.server, self.ticket.encode(), request, among, body)
 
-    def _honest(self, question: Question, queries: Vector, answers: list[Vector]) -> tuple[int, ...]:
+    def _honest(self, fit: tuple[int, ...]) -> tuple[int, ...]:
         """Return the servers to fetch records from, by number: all, but for as many as the ticket lets lie."""
-        fit = self.scheme.honest(question, queries, answers, self.terms.rows)
-        honest = [self.claims.servers[n - 1] for n in fit]
+        honest = [self.claims.servers[place] for place in fit]
         self.liars = [n for n in self.claims.servers if n not in honest]
         return tuple(honest[: len(self.claims.servers) - self.claims.liars])
 
@@ -340,16 +357,11 @@ class _Asked:
         bound = self.scheme.reveal.bound(self.scheme.form.bound) // (2 if self.scheme.reveal.differences else 1)
         return int(relative.max() - min(0, int(relative.min()))) <= bound
 
-    async def _record(
-        self,
-        post: Callable[[Peer, str, Message, int], Awaitable[Message]],
-        request: int,
-        among: tuple[int, ...],
-        position: int,
-    ) -> bytes:
-        """Play one record step. A server that is left out gets a query too, of noise: it cannot tell that it is."""
+    async def _record(self, post: Post, request: int, among: tuple[int, ...], position: int) -> bytes:
+        """Play one record step. A server that is left out gets a query too, of noise, so that all get as many."""
         length = layout(self.deployment.schema, self.deployment.record).itemsize + SIGNATURE_BYTES
-        spir = make_spir(servers=len(among), collusion=self.scheme.collusion, length=length)
+        chosen = self.claims.liars > 0
+        spir = make_spir(servers=len(among), collusion=self.scheme.collusion, length=length, chosen=chosen)
         queries: dict[int, Bytes] = dict(
             zip(among, spir.query(self.terms.rows, position, self.randomness), strict=True)
         )
@@ -361,12 +373,14 @@ class _Asked:
                 asked = tuple(sorted((*among[1:], n)))
                 queries[n] = spir.query(self.terms.rows, 0, self.randomness)[0]
             message = self._message("record-query", peer, request, asked, queries[n].tobytes())
-            sent.append(partial(post, peer, "/v1/record", message, spir.part))
+            sent.append(partial(post, peer, message, self.claims.id, spir.part))
         replies = {reply.server: np.frombuffer(reply.body, dtype=np.uint8) for reply in await _all(sent)}
         return spir.recover([replies[n] for n in among])
 
-    def _checked(self, costs: Costs, fetched: list[bytes], revealed: Vector) -> list[Record]:
-        """Read the records, if each is signed for this database and costs what the answers said."""
+    def checked(self, costs: Costs, fetched: list[bytes], revealed: Vector | None) -> list[Record]:
+        """Read the records, if each is signed for this database and costs what the answers promised."""
+        if revealed is None:
+            raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
         public, digest = bytes.fromhex(self.terms.signer), bytes.fromhex(self.terms.database)
         records = []
         for whole in fetched:
@@ -428,6 +442,8 @@ class Client:
 
 def check_agreement(peers: Sequence[Peer]) -> None:
     """Refuse servers whose manifests do not go together; say which, and in what they differ."""
+    if len({peer.url for peer in peers}) < max(2, len(peers)):
+        raise Disagreement(f"servers: got {[peer.url for peer in peers]}, expected two or more different addresses")
     first = peers[0]
     for peer in peers[1:]:
         for what, ours, theirs in (
@@ -510,12 +526,12 @@ async def _metered(traffic: Traffic, event: str, info: dict[str, Any]) -> None:
 async def _all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """Run all at once and wait for every one, so that no server can tell that another failed; then raise an error."""
     results: dict[int, T] = {}
-    errors: dict[int, CounterveilError] = {}
+    errors: dict[int, Exception] = {}
 
     async def one(place: int, call: Callable[[], Awaitable[T]]) -> None:
         try:
             results[place] = await call()
-        except CounterveilError as error:
+        except Exception as error:
             errors[place] = error
 
     async with anyio.create_task_group() as group:

@@ -142,14 +142,15 @@ class Deployment:
         if isinstance(spread, bool) or not isinstance(spread, int | float) or not spread >= 0:
             raise OutOfRange("spread", got=repr(spread), expected="a number, 0 or more")
         order = np.argsort(relative, kind="stable")
-        chosen = [int(order[0])]
-        for position in order[1:]:
-            if len(chosen) == self.k:
+        costs = relative[order]
+        chosen = [0]  # k searches, and no walk along the rows: how long it takes must not tell how they lie
+        while len(chosen) < self.k:
+            after = max(chosen[-1] + 1, int(np.searchsorted(costs, costs[chosen[-1]] + spread * self.unit)))
+            if after >= costs.size:
                 break
-            if relative[position] - relative[chosen[-1]] >= spread * self.unit:
-                chosen.append(int(position))
-        others = order[~np.isin(order, chosen)]
-        return chosen + [int(position) for position in others[: self.k - len(chosen)]]
+            chosen.append(after)
+        others = [place for place in range(min(costs.size, 2 * self.k)) if place not in chosen]
+        return [int(order[place]) for place in chosen + others[: self.k - len(chosen)]]
 
 
 def _power(form: Form) -> int:

@@ -32,8 +32,9 @@ class Issuer:
     @classmethod
     def load(cls, path: str | Path) -> Issuer:
         """Read the private key that `write_keys` wrote."""
+        content = _read(path)
         try:
-            key = serialization.load_pem_private_key(_read(path), password=None)
+            key = serialization.load_pem_private_key(content, password=None)
         except (ValueError, TypeError):
             key = None
         if not isinstance(key, Ed25519PrivateKey):
@@ -90,8 +91,9 @@ def write_keys(folder: str | Path) -> list[Path]:
 
 def read_common(path: str | Path) -> bytes:
     """Read the servers' common key."""
+    content = _read(path)
     try:
-        key = bytes.fromhex(_read(path).decode("ascii").strip())
+        key = bytes.fromhex(content.decode("ascii").strip())
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
@@ -101,8 +103,9 @@ def read_common(path: str | Path) -> bytes:
 
 def read_public(path: str | Path) -> bytes:
     """Read the issuer's public key."""
+    content = _read(path)
     try:
-        key = serialization.load_pem_public_key(_read(path))
+        key = serialization.load_pem_public_key(content)
     except ValueError:
         key = None
     if not isinstance(key, Ed25519PublicKey):

@@ -9,11 +9,12 @@ is kept until it expires; then the watermark keeps it used for ever, whatever th
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from .errors import InvalidLedger, Refused
@@ -43,6 +44,8 @@ class Ledger:
         if not new and not self.path.is_file():
             raise InvalidLedger(str(path), got="no ledger", expected="the one it had; --new-ledger makes one")
         try:
+            if new:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._database = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")  # on disk when a transaction returns
@@ -50,8 +53,9 @@ class Ledger:
                 if new:
                     self._create(server)
                 found = self._database.execute("SELECT format, server FROM about").fetchall()
-        except sqlite3.Error as error:
-            raise InvalidLedger(str(path), got=str(error), expected="a ledger that can be read and written") from None
+        except (OSError, sqlite3.Error) as error:
+            said = getattr(error, "strerror", None) or str(error)
+            raise InvalidLedger(str(path), got=said, expected="a ledger that can be read and written") from None
         if found != [(_FORMAT, server)]:
             raise InvalidLedger(str(path), got=f"a ledger of {found}", expected=f"that of server {server}")
         self._purged = 0.0
@@ -112,15 +116,21 @@ class Ledger:
             self._database.execute("DELETE FROM spent WHERE expires <= (SELECT watermark FROM about)")
 
     def count(self) -> int:
-        """Return how many requests are held."""
-        with self._lock:
-            ((held,),) = self._database.execute("SELECT count(*) FROM spent").fetchall()
+        """Return how many requests are held; waits for nobody."""
+        with closing(sqlite3.connect(self.path)) as reader:
+            ((held,),) = reader.execute("SELECT count(*) FROM spent").fetchall()
         return int(held)
 
     def check(self) -> None:
-        """Raise unless the ledger can be written now."""
-        with self._transaction():
-            self._database.execute("UPDATE about SET watermark = watermark")
+        """Refuse unless the ledger can be written now, and the clock is not behind it."""
+        try:
+            with self._transaction():
+                self._database.execute("UPDATE about SET watermark = watermark")
+                ((watermark,),) = self._database.execute("SELECT watermark FROM about").fetchall()
+        except sqlite3.Error:
+            raise Refused("not_ready", "the ledger cannot be written") from None
+        if watermark > self._clock() + _PURGE_EVERY:
+            raise Refused("not_ready", "the clock is behind the ledger's watermark: one of them is wrong")
 
     def close(self) -> None:
         """Close the file."""

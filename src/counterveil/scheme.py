@@ -62,9 +62,9 @@ class Scheme:
     def __post_init__(self) -> None:
         object.__setattr__(self, "collusion", checks.integer("collusion", self.collusion, 1))
         object.__setattr__(self, "liars", checks.integer("liars", self.liars, 0))
-        if self.degree < self.form.degree * self.collusion:
-            least = self.form.degree * self.collusion + 1 + 2 * self.liars
-            enough = f"at least {least}: {self.form.name} against {self.collusion}, {self.liars} of whom may lie"
+        if self.servers < self.needed(self.liars):
+            lying = f", {self.liars} of whom may lie" if self.liars else ""
+            enough = f"at least {self.needed(self.liars)}: {self.form.name} against {self.collusion}{lying}"
             raise TooFewServers("servers", got=self.servers, expected=enough)
         if self.liars and self.reveal.masked:
             raise NotOffered("liars", got=f"correction of {self.reveal.name}", expected="a reveal without a mask")
@@ -119,8 +119,14 @@ class Scheme:
         """D, the degree in alpha of what the applicant interpolates: N - 1, less where answers are to be corrected."""
         return self.servers - 1 - 2 * self.liars
 
+    def needed(self, liars: int = 0) -> int:
+        """Return how many servers it takes: eT + 1, and two more for every wrong answer to be corrected."""
+        return self.form.degree * self.collusion + 1 + 2 * liars
+
     def among(self, servers: Sequence[int], liars: int = 0) -> Scheme:
         """Return the same scheme for some of its servers, given by number: those that a ticket names."""
+        for n in servers:
+            checks.integer("servers", n, 1, self.servers)
         return replace(self, alphas=tuple(self.alphas[n - 1] for n in servers), liars=liars)
 
     @property
@@ -153,14 +159,19 @@ class Scheme:
 
         Paper: `get_d_i(x)`, `get_diff_d_i`, `pcr_ans_reprocess`.
         """
+        return self.correct(question, queries, answers, count)[0]
+
+    def correct(
+        self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int
+    ) -> tuple[Vector, tuple[int, ...]]:
+        """Return what `recover` does, and the places 0..N-1 of the servers whose answers fit together.
+
+        The others lied, `liars` of them at most.
+        """
         shares = self._shares(question, queries, answers, count)
         kept = honest(self.field, self.alphas, shares, self.degree, self.liars)
-        return reconstruct(self.field, [self.alphas[n] for n in kept], [shares[n] for n in kept], self.degree)
-
-    def honest(self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int) -> list[int]:
-        """Return the servers, numbered 1..N, whose answers fit together; the others lied, `liars` at most."""
-        shares = self._shares(question, queries, answers, count)
-        return [n + 1 for n in honest(self.field, self.alphas, shares, self.degree, self.liars)]
+        alphas, fitting = [self.alphas[n] for n in kept], [shares[n] for n in kept]
+        return reconstruct(self.field, alphas, fitting, self.degree), kept
 
     def _shares(self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int) -> list[Vector]:
         """Check all messages and take what the applicant knows out of the answers."""

@@ -6,7 +6,6 @@ Security: sees one share of each question, uniform whatever was asked, and learn
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -14,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from . import tickets, wire
-from .arrays import Bytes
+from . import checks, tickets, wire
 from .database import Database
 from .deployment import Deployment
-from .errors import InvalidBundle, NotOffered, OutOfRange, Refused, TooFewServers
+from .errors import InvalidBundle, OutOfRange, Refused
 from .ledger import Ledger
 from .scheme import Scheme
 from .spir import Spir, make_spir
@@ -35,9 +33,10 @@ def make_terms(
         raise InvalidBundle("bundle", got="records without signatures", expected="a bundle built with --key")
     deployment.check_serves(database)
     if robust:
-        deployment.scheme.among(range(1, deployment.scheme.servers + 1), robust)  # refuses a mask, or too few servers
+        everyone = range(1, deployment.scheme.servers + 1)
+        deployment.scheme.among(everyone, checks.integer("robust", robust, 0))  # refuses a mask, or too few servers
     scheme = deployment.scheme
-    return Terms(
+    terms = Terms(
         version="counterveil/1",
         schema=deployment.schema.to_builtins(),
         parameters=Parameters(**deployment.parameters()),
@@ -52,6 +51,7 @@ def make_terms(
         window=window if issuer is None else 0,
         robust=robust,
     )
+    return wire.check_terms(terms)
 
 
 class Server:
@@ -74,17 +74,10 @@ class Server:
         self._scheme, self._key, self._clock = deployment.scheme, key, clock
         self._rows, self._records = deployment.rows(database.codes), database.served
         self._digest = terms.digest()
-        self._prepared: dict[int, tuple[Spir, Bytes]] = {}
-        self._preparing = threading.Lock()
         standing = self._scheme.common(key, self._digest, None)
         key_id = standing.elements("key id", 256, 16).astype("uint8").tobytes().hex()
         self.manifest = Manifest(number, key_id, self._digest.hex(), SOFTWARE, terms)
-        for size in sorted({self._least, self._scheme.servers - terms.robust}):
-            self._spir(size)
-
-    @property
-    def _least(self) -> int:
-        return self._scheme.form.degree * self._scheme.collusion + 1
+        self._packaged = self._spir(0).prepare(self._records, standing)
 
     def about(self) -> dict[str, Any]:
         """Return what is worth a line in the log when it starts."""
@@ -96,9 +89,8 @@ class Server:
     def longest(self) -> int:
         """The most bytes that a request can have: the body that the terms imply, and its envelope."""
         question = wire.packed_bytes(self._scheme.field.bits, self._scheme.form.symbols)
-        sizes = range(self._least, self._scheme.servers + 1)
-        records = max(self._make_spir(size).query_bytes(len(self._rows)) for size in sizes)
-        return max(question, records) + 512 + 2 * wire.MOST_SERVERS
+        records = [self._spir(liars).query_bytes(len(self._rows)) for liars in range(self.terms.robust + 1)]
+        return max(question, *records) + wire.ENVELOPE
 
     def answer(self, body: bytes) -> bytes:
         """Answer a question."""
@@ -122,7 +114,7 @@ class Server:
             raise Refused(
                 "malformed", f"a record comes from {len(claims.servers) - claims.liars} servers of its ticket"
             )
-        spir, prepared = self._spir(len(message.among))
+        spir, prepared = self._spir(claims.liars), self._records if claims.liars else self._packaged
         query = spir.check("record query", np.frombuffer(message.body, dtype=np.uint8), len(prepared))
         self._spend(message, claims, body)
         order = None
@@ -146,10 +138,10 @@ class Server:
 
     def _named(self, claims: Claims) -> Scheme:
         """Return the scheme as the servers that a ticket names run it."""
-        try:
-            return self._scheme.among(claims.servers, claims.liars)
-        except (TooFewServers, NotOffered) as error:
-            raise Refused("ticket_not_offered", str(error)) from None
+        needed = self._scheme.needed(claims.liars)
+        if len(claims.servers) != needed:
+            raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
+        return self._scheme.among(claims.servers, claims.liars)
 
     def _spend(self, message: Message, claims: Claims, body: bytes) -> None:
         self.ledger.spend(claims.id, message.request, hashlib.sha256(body).digest(), claims.expires)
@@ -157,14 +149,7 @@ class Server:
     def _reply(self, message: Message, claims: Claims, kind: wire.Kind, body: bytes) -> bytes:
         return wire.encode(Message(1, kind, self.number, claims.id, message.request, message.among, body))
 
-    def _make_spir(self, size: int) -> Spir:
-        return make_spir(servers=size, collusion=self._scheme.collusion, length=self._records.shape[1])
-
-    def _spir(self, size: int) -> tuple[Spir, Bytes]:
-        """Return the record step among so many servers, and the records as it needs them; made once for each size."""
-        with self._preparing:
-            if size not in self._prepared:
-                spir = self._make_spir(size)
-                standing = self._scheme.among(range(1, size + 1)).common(self._key, self._digest, None)
-                self._prepared[size] = (spir, spir.prepare(self._records, standing))
-            return self._prepared[size]
+    def _spir(self, liars: int) -> Spir:
+        """Return the record step of a ticket that lets so many servers lie."""
+        servers, length = self._scheme.needed(liars) - liars, self._records.shape[1]
+        return make_spir(servers=servers, collusion=self._scheme.collusion, length=length, chosen=liars > 0)

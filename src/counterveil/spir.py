@@ -243,9 +243,13 @@ class Polynomials:
 Spir = Subsets | Polynomials
 
 
-def make_spir(*, servers: int, collusion: int, length: int) -> Spir:
-    """Choose the record step for so many servers, so many of which may collude."""
-    return Subsets(servers, length) if collusion == 1 else Polynomials(servers, collusion, length)
+def make_spir(*, servers: int, collusion: int, length: int, chosen: bool = False) -> Spir:
+    """Choose the record step for so many servers, so many of which may collude.
+
+    `chosen` says that the applicant chooses the servers from more. Then a part must be worth nothing without answers of
+    all of them, or a cheat who names different sets to different servers puts parts together: `Polynomials`.
+    """
+    return Subsets(servers, length) if collusion == 1 and not chosen else Polynomials(servers, collusion, length)
 
 
 class RecordTranscript(NamedTuple):

@@ -18,7 +18,7 @@ def mint(
 ) -> Ticket:
     """Return a new ticket for these servers; without an issuer, one that only open mode takes."""
     checks.integer("k", k, 1, wire.MOST_RECORDS)
-    checks.integer("liars", liars, 0)
+    checks.integer("liars", liars, 0, wire.MOST_LIARS)
     for server in servers:
         checks.integer("servers", server, 1, wire.MOST_SERVERS)
     claims = Claims(1, new_id(), checks.integer("expires", expires, 0), digest, tuple(sorted(set(servers))), liars, k)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import unicodedata
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -25,9 +26,12 @@ MEDIA_TYPE = "application/octet-stream"
 ID_BYTES = 16
 MOST_SERVERS = 64
 MOST_RECORDS = 255
+MOST_LIARS = 5  # finding them tries every set of so many servers
+ENVELOPE = 1024  # bytes that a message has at most around its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
 REFUSAL_LIMIT = 64 << 10
 _BLOCK = 1 << 16  # symbols packed at a time
+_TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # bidirectional overrides
 
 Server = Annotated[int, Meta(ge=1, le=MOST_SERVERS)]
 Servers = Annotated[tuple[Server, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
@@ -44,7 +48,7 @@ class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     expires: Time
     digest: Annotated[bytes, Meta(min_length=32, max_length=32)]  # of the terms it is for
     servers: Servers  # ascending
-    liars: Annotated[int, Meta(ge=0, lt=MOST_SERVERS)]  # wrong answers to be corrected
+    liars: Annotated[int, Meta(ge=0, le=MOST_LIARS)]  # wrong answers to be corrected
     k: Annotated[int, Meta(ge=1, le=MOST_RECORDS)]
 
 
@@ -105,14 +109,14 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: Parameters
     q: Annotated[str, Meta(pattern="^[1-9][0-9]{0,18}$")]  # decimal digits: JavaScript would round a number
     alphas: tuple[Annotated[int, Meta(ge=0, lt=1 << 53)], ...]
-    rows: Annotated[int, Meta(ge=1, lt=1 << 32)]
+    rows: Annotated[int, Meta(ge=1, lt=1 << 28)]
     record: RecordKind
     database: Hex32  # the bundle's digest
     signer: Hex32  # whose signatures the records carry
     tickets: Literal["signed", "open"]
     issuer: Hex32 | None  # whose tickets are taken; none in open mode
-    window: Annotated[int, Meta(ge=0)]  # open mode: a self-made ticket must expire within so many seconds
-    robust: Annotated[int, Meta(ge=0)]  # the most wrong answers that a ticket may ask to be corrected
+    window: Annotated[int, Meta(ge=0, lt=1 << 32)]  # open mode: a self-made ticket must expire within so many seconds
+    robust: Annotated[int, Meta(ge=0, le=MOST_LIARS)]  # the most wrong answers that a ticket may ask to be corrected
 
     def digest(self) -> bytes:
         """Return the SHA-256 that tickets and common randomness are bound to (rule 4)."""
@@ -173,6 +177,11 @@ def decode_ticket_text(text: str) -> Ticket:
     except (ValueError, binascii.Error):
         raise Malformed("ticket", got="text that is not a ticket", expected="letters, digits, - and _") from None
     return decode_ticket(data)
+
+
+def check_terms(terms: Terms) -> Terms:
+    """Refuse terms that no client could read."""
+    return _from_json("terms", msgspec.json.encode(terms), Terms)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -243,9 +252,21 @@ def _unpacked(what: str, data: bytes, kind: type[Struct]) -> Struct:
 
 def _from_json(what: str, data: bytes, kind: type[Struct]) -> Struct:
     try:
-        return msgspec.json.decode(data, type=kind)
+        read = msgspec.json.decode(data, type=kind)
+        if not _is_plain(msgspec.to_builtins(read)):
+            raise Malformed(what, got="control characters", expected="plain text")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(what, got=_said(error), expected=f"JSON of version {VERSION}") from None
+    return read
+
+
+def _is_plain(value: Any) -> bool:
+    """Say whether all text in it can be shown: nothing that moves a cursor, clears a screen or turns text around."""
+    if isinstance(value, str):
+        return not any(unicodedata.category(c) == "Cc" or c in _TURNS for c in value)
+    if isinstance(value, dict):
+        return all(_is_plain(part) for pair in value.items() for part in pair)
+    return not isinstance(value, list | tuple) or all(map(_is_plain, value))
 
 
 def _said(error: Exception) -> str:

@@ -1,0 +1,173 @@
+"""A client among hostile servers: whatever comes back, one clear error that names the server, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterveil import Client
+from counterveil.errors import CounterveilError, InvalidInput, ServerFault
+from service import numbers_database
+from test_lying import PERSON, deployed
+
+
+class Canned:
+    """Answers every request with the same bytes."""
+
+    def __init__(self, reply: bytes) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._reply = reply
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(1 << 16)
+                try:
+                    connection.sendall(self._reply)
+                except OSError:
+                    continue
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def reply(status: str = "200 OK", body: bytes = b"", *headers: str) -> bytes:
+    head = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+REPLIES = {
+    "nothing": b"",
+    "no HTTP": b"hello\r\n\r\n",
+    "no JSON": reply(body=b"hello"),
+    "other JSON": reply(body=b"{}"),
+    "deep JSON": reply(body=b"[" * 100_000),
+    "not UTF-8": reply(body=b'"\xff"'),
+    "a redirect to a mail address": reply("302 Found", b"", "location: mailto:a@b"),
+    "a redirect": reply("302 Found", b"", "location: http://127.0.0.1:9/"),
+    "another length": b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort",
+    "a bad length": b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n",
+    "more than a manifest": reply(body=bytes(5 << 20)),
+    "a compressed body": reply("200 OK", b"\x1f\x8b\x08\x00", "content-encoding: gzip"),
+    "a refusal": reply("403 Forbidden", b'{"code": "x", "message": "no"}'),
+    "a refusal that clears the screen": reply("403 Forbidden", b'{"code": "x", "message": "\\u001b[2J"}'),
+    "a refusal without a reason": reply("404 Not Found", b"<html>"),
+    "a failure": reply("500 Internal Server Error", b"oops"),
+    "never ready": reply("503 Service Unavailable", b""),
+    "an odd status": b"HTTP/1.1 999 What\r\ncontent-length: 0\r\n\r\n",
+    "cookies": reply("200 OK", b"{}", "set-cookie: who=you"),
+    "a header without end": b"HTTP/1.1 200 OK\r\nx: " + b"a" * 200_000,
+}
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_hostile_replies(name: str) -> None:
+    servers = [Canned(REPLIES[name]) for _ in range(2)]
+    with pytest.raises(ServerFault) as fault:
+        Client([server.url for server in servers], patience=0.1, timeout=5)
+    assert servers[0].url in str(fault.value)
+    assert str(fault.value).isprintable()
+    for server in servers:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost", "ftp://localhost", "http://localhost:99999", "http://", "http://[", "mailto:a"]
+)
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(CounterveilError):
+        Client([url, "http://127.0.0.1:9"], patience=0.0)
+
+
+@pytest.mark.parametrize("options", [{"timeout": float("nan")}, {"timeout": -1}, {"patience": "long"}])
+def test_bad_options(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="expected seconds"):
+        Client(["http://127.0.0.1:9", "http://127.0.0.1:8"], **options)
+    with pytest.raises(InvalidInput, match="expected a list of addresses"):
+        Client("http://127.0.0.1:9")
+
+
+def test_a_silent_server_times_out_and_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, deployed(tmp_path, numbers_database(20, 3), 2) as made:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(ServerFault, match=rf"{url}: did not answer within 0.3 seconds"):
+            Client([made.urls[0], url], timeout=0.3, patience=0.0)
+        assert time.monotonic() - began < 30
+
+
+def test_retries_send_the_same_bytes(tmp_path: Path) -> None:
+    """A connection that breaks before the answer: the same bytes again, and the question is answered."""
+    with deployed(tmp_path, numbers_database(20, 3), 2) as made:
+        target = int(made.urls[1].rsplit(":", 1)[1])
+        seen: list[bytes] = []
+        breaking = socket.create_server(("127.0.0.1", 0))
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = breaking.accept()
+                except OSError:
+                    return
+                with connection, socket.create_connection(("127.0.0.1", target)) as server:
+                    connection.settimeout(5)
+                    request = connection.recv(1 << 20)
+                    while b"content-length" in request.lower() and len(request.partition(b"\r\n\r\n")[2]) < length(
+                        request
+                    ):
+                        request += connection.recv(1 << 20)
+                    seen.append(request)
+                    if request.startswith(b"POST") and seen.count(request) % 2:
+                        continue  # hang up without a word
+                    server.sendall(request.replace(b"Connection: keep-alive", b"Connection: close"))
+                    while data := server.recv(1 << 20):
+                        connection.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{breaking.getsockname()[1]}"
+        with Client([made.urls[0], url]) as client:
+            assert client.ask(PERSON, ticket=made.ticket()).feasible
+        posts = [request for request in seen if request.startswith(b"POST")]
+        assert len(posts) == 4
+        assert posts[0] == posts[1]
+        assert posts[2] == posts[3]
+        breaking.close()
+
+
+def length(request: bytes) -> int:
+    head = request.partition(b"\r\n\r\n")[0].lower()
+    return int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+
+
+def test_the_gap_before_the_record_query_is_a_multiple_of_a_public_step(tmp_path: Path) -> None:
+    with deployed(tmp_path, numbers_database(20, 3), 2) as made, Client(made.urls) as client:
+        client.ask(PERSON, ticket=made.ticket())
+        times: list[float] = []
+        original = made.servers[0].answer, made.servers[0].record
+
+        def answer(body: bytes) -> bytes:
+            result = original[0](body)
+            times.append(time.monotonic())
+            return result
+
+        def record(body: bytes) -> bytes:
+            times.append(time.monotonic())
+            return original[1](body)
+
+        made.servers[0].answer, made.servers[0].record = answer, record  # type: ignore[method-assign]
+        for _ in range(5):
+            client.ask(PERSON, ticket=made.ticket())
+        gaps = np.diff(times)[::2]
+        assert (gaps > 0.02).all()  # never earlier than the step, however quick the applicant is
