@@ -197,6 +197,18 @@ class AsyncClient:
         found = explain(asked.deployment, costs, given, records)
         return replace(found, liars=tuple(asked.liars)) if asked.liars else found
 
+    async def reveal(
+        self, question: Question, *, ticket: Ticket | str | None = None, deployment: Deployment | None = None
+    ) -> tuple[Vector, Record]:
+        """Return all that a question reveals, and the nearest record, for those who measure or attack their own.
+
+        `deployment` may be one of one's own making, as a cheat's would be.
+        """
+        peers, known = await self.connect()
+        asked = self._session(peers, deployment or known, ticket, 0)
+        fetched, _ = await asked.fetch(self._post, question, 0.0)
+        return asked.revealed, asked.signed(fetched)[0]
+
     def _session(self, peers: list[Peer], deployment: Deployment, ticket: Ticket | str | None, robust: int) -> _Asked:
         terms = peers[0].manifest.terms
         digest = bytes.fromhex(peers[0].manifest.digest)
@@ -302,6 +314,7 @@ class _Asked:
             )
         self.scheme: Scheme = deployment.scheme.among(self.claims.servers, self.claims.liars)
         self.liars: list[int] = []  # servers, by number, whose answers were corrected
+        self.revealed: Vector = np.zeros(0, dtype=np.int64)
         self.randomness: Randomness = Fresh()
 
     async def fetch(self, post: Post, question: Question, spread: float) -> tuple[list[bytes], Vector | None]:
@@ -324,9 +337,9 @@ class _Asked:
         answers = [
             _unpacked(peer, scheme.field, reply.body, length) for peer, reply in zip(self.peers, replies, strict=True)
         ]
-        revealed, fit = scheme.correct(question, queries, answers, count)
+        self.revealed, fit = scheme.correct(question, queries, answers, count)
         among = self._honest(fit)
-        relative = scheme.reveal.relative(scheme.field, revealed)
+        relative = scheme.reveal.relative(scheme.field, self.revealed)
         plausible = self._plausible(relative)
         positions = self.deployment.choose(relative, spread)
         if not plausible:  # rule 10: ask on, for nothing in particular
@@ -377,10 +390,8 @@ class _Asked:
         replies = {reply.server: np.frombuffer(reply.body, dtype=np.uint8) for reply in await _all(sent)}
         return spir.recover([replies[n] for n in among])
 
-    def checked(self, costs: Costs, fetched: list[bytes], revealed: Vector | None) -> list[Record]:
-        """Read the records, if each is signed for this database and costs what the answers promised."""
-        if revealed is None:
-            raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
+    def signed(self, fetched: list[bytes]) -> list[Record]:
+        """Read the records, if each is signed for this database."""
         public, digest = bytes.fromhex(self.terms.signer), bytes.fromhex(self.terms.database)
         records = []
         for whole in fetched:
@@ -391,6 +402,13 @@ class _Asked:
                 records.append(decode(self.deployment.schema, self.deployment.record, record))
             except InvalidInput as error:
                 raise Tampered(f"the record cannot be one of this database; not shown ({error})") from None
+        return records
+
+    def checked(self, costs: Costs, fetched: list[bytes], revealed: Vector | None) -> list[Record]:
+        """Read the records, if each is signed for this database and costs what the answers promised."""
+        if revealed is None:
+            raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
+        records = self.signed(fetched)
         reveal, costed = self.scheme.reveal, self.deployment.schema.costed
         paid = np.array([sum(costs.of(record.codes[costed])) for record in records])
         over = revealed - reveal.expansion * paid
@@ -420,6 +438,10 @@ class Client:
     ) -> Explanation:
         """Explain one rejection; see `AsyncClient.ask`."""
         return self._wait(self._client.ask(person, preferences, **options))
+
+    def reveal(self, question: Question, **options: Any) -> tuple[Vector, Record]:
+        """Return all that a question reveals; see `AsyncClient.reveal`."""
+        return self._wait(self._client.reveal(question, **options))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

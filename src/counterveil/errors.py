@@ -19,6 +19,7 @@
         ├── UnknownValue       a category that the schema does not list
         ├── InvalidSchema      a schema file that does not make sense
         ├── InvalidBundle      a bundle that is truncated, altered or of another version
+        ├── InvalidData        a data file that is missing, or another one
         ├── InvalidLedger      a ledger that is missing, another server's, or no ledger
         ├── Malformed          bytes that are no message, or the wrong one
         ├── InvalidKey         a key file that is missing or holds something else
@@ -125,6 +126,10 @@ class InvalidSchema(InvalidInput):
 
 class InvalidBundle(InvalidInput):
     """A bundle that is truncated, altered or of another version."""
+
+
+class InvalidData(InvalidInput):
+    """A data file that is missing, cannot be downloaded, or is not the one it should be."""
 
 
 class InvalidLedger(InvalidInput):

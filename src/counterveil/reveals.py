@@ -69,9 +69,9 @@ class Reveal:
     def apply(self, field: Field, values: Vector, common: CommonRandomness) -> Vector:
         """Put the values in the ticket's order, mask them, and map them; the same at every server (rule 3)."""
         if self.shuffle:
-            values = values[common.order(values.size)]
+            values = values[common.order(len(values))]
         if self.masked:
-            mu = common.elements("mask", self.expansion * self.d_min, values.size)
+            mu = common.elements("mask", self.expansion * self.d_min, len(values))
             values = field.add(field.mul(values, self.expansion % field.q), mu % field.q)
         return self.linear(field, values)
 

@@ -1,0 +1,411 @@
+"""Attack one's own deployment: what an applicant with many tickets, or with crafted questions, learns of the rows.
+
+Each attack sees only what an applicant sees: the terms, and what is revealed for the questions it asks. It is told the
+right rows afterwards, to count. Simulations: what is asked is drawn with a seeded generator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from rich.progress import track
+
+from .arrays import Codes, Vector
+from .client import Client
+from .database import Database
+from .deployment import Deployment
+from .errors import NotOffered, OutOfRange
+from .features import Categorical
+from .field import Field
+from .forms import Question
+from .forms.table import Table as TableForm
+from .in_process import Local
+from .preferences import Preferences
+from .randomness import new_key
+from .schema import Schema
+from .scheme import Scheme, run
+
+OVERSIZED = 2**61 - 1
+_MOST_SUMS = 200_000  # joint levels of features that are read off one sum
+_TICKETS = "tickets: count them out; and `sealed`, which reveals no costs at all"
+
+
+class Oracle(Protocol):
+    """A deployment, as one who asks it sees it. Every call costs a ticket."""
+
+    deployment: Deployment
+
+    def reveal(self, question: Question) -> Vector: ...
+    def fetch(self, own: Vector) -> Vector: ...
+
+
+def unbounded(scheme: Scheme) -> Scheme:
+    """Return the scheme as a cheat asks it: costs as large as the field holds, which no server can see."""
+    if not isinstance(scheme.form, TableForm):
+        return scheme
+    room = (scheme.field.q - 1) // ((2 if scheme.reveal.differences else 1) * scheme.reveal.expansion)
+    return replace(scheme, form=replace(scheme.form, cap=(room - scheme.reveal.d_min + 1) // scheme.form.d))
+
+
+class InProcess:
+    """All parties in this process."""
+
+    def __init__(self, database: Database, deployment: Deployment) -> None:
+        self.deployment, self._bank = deployment, Local(database, deployment)
+        self._rows, self._scheme = deployment.rows(database.codes), unbounded(deployment.scheme)
+        self._key, self._digest = new_key(), self._scheme.digest(self._rows)
+
+    def reveal(self, question: Question) -> Vector:
+        """Ask, honestly or not, and return all that is revealed."""
+        common = self._scheme.common(self._key, self._digest, new_key())
+        return run(self._scheme, self._rows, question, common=common).revealed
+
+    def fetch(self, own: Vector) -> Vector:
+        """Ask as a person with these codes; return the codes of the record that comes back."""
+        return self._bank.fetch(own, Preferences())[1][0].codes
+
+
+class OverHttp:
+    """Servers that run, and tickets for them."""
+
+    def __init__(self, client: Client, tickets: Sequence[str]) -> None:
+        self.deployment, self._client, self._tickets = client.deployment, client, iter(tickets)
+        self._cheat = replace(client.deployment, scheme=unbounded(client.deployment.scheme))
+
+    def _ticket(self) -> str:
+        ticket = next(self._tickets, None)
+        if ticket is None:
+            raise OutOfRange("tickets", got="none left", expected="one for every question of the attack")
+        return ticket
+
+    def reveal(self, question: Question) -> Vector:
+        """Ask, honestly or not, and return all that is revealed."""
+        return self._client.reveal(question, ticket=self._ticket(), deployment=self._cheat)[0]
+
+    def fetch(self, own: Vector) -> Vector:
+        """Ask as a person with these codes; return the codes of the record that comes back."""
+        question, _ = self.deployment.question(own, Preferences())
+        return self._client.reveal(question, ticket=self._ticket())[1].codes
+
+
+@dataclass(frozen=True)
+class Point:
+    """What an attack had after so many tickets."""
+
+    tickets: int
+    rows: float  # share of rows recovered whole
+    cells: float  # share of all values recovered
+
+
+@dataclass(frozen=True)
+class Report:
+    """One attack on one deployment."""
+
+    attack: str
+    against: str
+    curve: tuple[Point, ...]
+    stopped_by: str
+
+    @property
+    def last(self) -> Point:
+        """Where it ended."""
+        return self.curve[-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it ready for JSON."""
+        curve = [{"tickets": p.tickets, "rows": round(p.rows, 4), "cells": round(p.cells, 4)} for p in self.curve]
+        return {"attack": self.attack, "against": self.against, "stopped_by": self.stopped_by, "curve": curve}
+
+
+def _point(tickets: int, guess: Vector, known: Vector, rows: Vector) -> Point:
+    """Count what a guess has right; `known` marks the columns it speaks of. Rows are matched by their place."""
+    right = (guess == rows) & known
+    return Point(tickets, float(right.all(axis=1).mean()), float(right.mean()))
+
+
+def _relative(oracle: Oracle, question: Question) -> Vector:
+    scheme = oracle.deployment.scheme
+    return scheme.reveal.relative(scheme.field, oracle.reveal(question))
+
+
+# --- multilateration: honest questions, rows in the same order every time -----------------------------------------
+
+
+def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,)) -> list[Point]:
+    """Ask from the origin and from the end of every axis: d + 1 honest questions (`linear`, `weighted`, `euclidean`).
+
+    ‖y‖² - ‖y - R e_j‖² = 2R y_j - R². Differences leave all rows shifted by one unknown vector, which the norms tell,
+    together with one-hot columns that sum to a constant. A mask averages out over `repeats`.
+    """
+    deployment, form = oracle.deployment, oracle.deployment.scheme.form
+    R, d, truth = deployment.tariff.stretch, rows.shape[1], rows.astype(np.int64)
+    weight = None if form.name == "euclidean" else [1] * d
+    totals: list[Any] = [0.0] * (d + 1)
+    points, asked = [], 0
+    for repeat in repeats:
+        while asked < repeat:
+            for j in range(d + 1):
+                x = np.zeros(d, dtype=np.int64)
+                if j:
+                    x[j - 1] = R
+                totals[j] = totals[j] + _relative(oracle, Question(x, weight))
+            asked += 1
+        along = np.stack([(totals[0] - total) / asked for total in totals[1:]], axis=1)
+        if deployment.scheme.reveal.differences:
+            guess = _from_differences(deployment, totals[0] / asked, along / (2 * R))
+        else:
+            guess = np.rint((along + R * R) / (2 * R))
+        points.append(_point(asked * (d + 1), guess, np.ones(d, dtype=bool), truth))
+    return points
+
+
+def _from_differences(deployment: Deployment, norms: Any, along: Any) -> Vector:
+    """Find the first row from the norms: ‖y_i‖² - ‖y_1‖² = ‖δ_i‖² + 2 y_1·δ_i, and what is known to be constant."""
+    delta = np.rint(along - along[0])
+    equations = [2 * delta]
+    right = [(norms - norms[0]) - (delta**2).sum(axis=1)]
+    start = 0
+    for feature in deployment.schema.cost_features:
+        one_hot = isinstance(feature, Categorical) and feature.encoding == "one-hot"
+        width = feature.largest + 1 if one_hot else 1
+        if one_hot:
+            unit = np.eye(delta.shape[1])[start : start + width]
+            never = (delta[:, start : start + width] == 0).all(axis=0)  # a category that no row has, if any changes
+            equations += [unit.sum(axis=0, keepdims=True), unit[never]]
+            right += [np.array([deployment.tariff.stretch], dtype=np.float64), np.zeros(int(never.sum()))]
+        start += width
+    first, *_ = np.linalg.lstsq(np.concatenate(equations), np.concatenate(right), rcond=None)
+    return np.asarray(np.rint(first) + delta)
+
+
+# --- reading levels off sums: `table` deployments ------------------------------------------------------------------
+
+
+class Digits:
+    """Questions that put each feature of a group at a digit of its own, so that a row's cost tells all their levels.
+
+    Where only differences are revealed the digits are spread at random over wider places: then no shift but the right
+    one makes sense of all rows.
+    """
+
+    def __init__(self, deployment: Deployment, most: int, *, keys: Sequence[int] = (), seed: int = 1) -> None:
+        generator = np.random.default_rng(seed)
+        self.levels = [f.largest + 1 for f in deployment.schema.cost_features]
+        self.sparse = deployment.scheme.reveal.differences
+        self._width = [min(most, 2 * n * n) if self.sparse else n for n in self.levels]
+        self._digits = [
+            np.sort(generator.choice(width, n, replace=False)).astype(np.int64)
+            for width, n in zip(self._width, self.levels, strict=True)
+        ]
+        self.groups: list[list[int]] = []
+        for feature in (f for f in range(len(self.levels)) if f not in keys):
+            if self.groups and self.fits([*self.groups[-1], feature], most):
+                self.groups[-1].append(feature)
+            else:
+                self.groups.append([*keys, feature])
+
+    def fits(self, group: Sequence[int], most: int) -> bool:
+        """Say whether one row's number can hold them all."""
+        few = not self.sparse or math.prod(self.levels[f] for f in group) <= _MOST_SUMS
+        return few and math.prod(self._width[f] for f in group) <= most
+
+    def question(self, group: Sequence[int]) -> Question:
+        """Return the question that tells a group's levels."""
+        tables, place = [np.zeros(n, dtype=np.int64) for n in self.levels], 1
+        for feature in group:
+            tables[feature] = self._digits[feature] * place
+            place *= self._width[feature]
+        return Question(costs=tables)
+
+    def read(self, group: Sequence[int], relative: Vector) -> Vector | None:
+        """Return the levels of every row, one column for each feature of the group; None if several shifts would do."""
+        shown = relative
+        if self.sparse:
+            sums = np.zeros(1, dtype=np.int64)
+            tables = self.question(group).costs or []
+            for feature in group:
+                sums = (sums[:, None] + np.asarray(tables[feature])[None, :]).reshape(-1)
+            shift = _only_shift(np.sort(sums), relative)
+            if shift is None:
+                return None
+            shown = relative + shift
+        columns = []
+        for feature in group:
+            shown, digit = np.divmod(shown, self._width[feature])
+            place = np.searchsorted(self._digits[feature], digit)
+            columns.append(np.minimum(place, self.levels[feature] - 1))
+        return np.stack(columns, axis=1)
+
+
+def _only_shift(values: Vector, relative: Vector) -> int | None:
+    """Return the one number that, added to all, makes them all possible values; None if there is another."""
+    candidates = values - relative[0]
+    for other in relative[1:]:
+        if candidates.size == 1:
+            break
+        where = np.minimum(np.searchsorted(values, other + candidates), values.size - 1)
+        candidates = candidates[values[where] == other + candidates]
+    return int(candidates[0]) if candidates.size == 1 else None
+
+
+def level_reading(oracle: Oracle, rows: Codes, *, seed: int = 1, most: int | None = None) -> list[Point]:
+    """Ask with tables that tell the levels of several features at once; honest ones, unless `most` says otherwise."""
+    truth = rows.astype(np.int64)
+    guess, known = np.full(truth.shape, -1), np.zeros(truth.shape[1], dtype=bool)
+    digits = Digits(oracle.deployment, most or oracle.deployment.tariff.cap, seed=seed)
+    points = []
+    for tickets, group in enumerate(digits.groups, start=1):
+        levels = digits.read(group, _relative(oracle, digits.question(group)))
+        if levels is not None:
+            guess[:, group], known[group] = levels, True
+        points.append(_point(tickets, guess, known, truth))
+    return points
+
+
+def crafted(oracle: Oracle, rows: Codes) -> list[Point]:
+    """Read levels off numbers as large as the field holds: what one row's number can hold, it tells (rule 5)."""
+    return level_reading(oracle, rows, most=unbounded(oracle.deployment.scheme).form.bound)
+
+
+def linking(oracle: Oracle, rows: Codes, *, seed: int = 1) -> list[Point]:
+    """Join answers in different orders on features that every question tells: rows with a key of their own are linked.
+
+    The tables are as large as the field allows, which no server can see.
+    """
+    truth, most = rows.astype(np.int64), unbounded(oracle.deployment.scheme).form.bound
+    keys = _keys(oracle.deployment, most)
+    digits = Digits(oracle.deployment, most, keys=keys, seed=seed)
+    joined: dict[tuple[int, ...], dict[int, int]] = {}
+    points = []
+    for tickets, group in enumerate(digits.groups, start=1):
+        levels = digits.read(group, _relative(oracle, digits.question(group)))
+        if levels is not None:
+            marks = [tuple(int(v) for v in row[: len(keys)]) for row in levels]
+            times = Counter(marks)
+            for mark, row in zip(marks, levels, strict=True):
+                if times[mark] == 1:
+                    joined.setdefault(mark, {}).update({f: int(v) for f, v in zip(group, row, strict=True)})
+        points.append(_linked(tickets, joined, keys, truth))
+    return points
+
+
+def _keys(deployment: Deployment, most: int) -> list[int]:
+    """Return the features to join on: those with the most levels, as long as any other fits in beside them."""
+    digits, keys = Digits(deployment, most), list[int]()
+    features = range(len(digits.levels))
+    for feature in sorted(features, key=lambda f: -digits.levels[f]):
+        others = [f for f in features if f not in (*keys, feature)]
+        if others and all(digits.fits([*keys, feature, other], most) for other in others):
+            keys.append(feature)
+    return keys
+
+
+def _linked(tickets: int, joined: dict[tuple[int, ...], dict[int, int]], keys: list[int], truth: Vector) -> Point:
+    whole, cells = 0, 0
+    for row in truth:
+        found = joined.get(tuple(int(row[f]) for f in keys), {})
+        right = sum(found.get(f) == int(value) for f, value in enumerate(row))
+        cells += right
+        whole += right == len(row)
+    return Point(tickets, whole / len(truth), cells / truth.size)
+
+
+def probing(oracle: Oracle, rows: Codes, *, tickets: int = 100, seed: int = 1) -> list[Point]:
+    """Ask as random people and keep the records: what even the nearest row alone gives away."""
+    schema, generator = oracle.deployment.schema, np.random.default_rng(seed)
+    found: set[bytes] = set()
+    points = []
+    for n in range(1, tickets + 1):
+        own = np.array([generator.integers(0, f.largest + 1) for f in schema.features], dtype=np.int64)
+        found.add(oracle.fetch(own)[schema.costed].astype(np.int64).tobytes())
+        if n in (1, 2, 5) or n % 10 == 0:
+            points.append(Point(n, len(found) / len(rows), len(found) / len(rows)))
+    return points
+
+
+# --- all of them ---------------------------------------------------------------------------------------------------
+
+
+def one_hot(database: Database) -> Database:
+    """Return the database with its categories one-hot, as `linear` and `euclidean` deployments need them."""
+    features = tuple(
+        msgspec.structs.replace(f, encoding="one-hot") if isinstance(f, Categorical) else f
+        for f in database.schema.features
+    )
+    return replace(database, schema=Schema(features=features))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    attack: str
+    scheme: str
+    stopped_by: str
+    run: Callable[..., list[Point]]
+    parameters: dict[str, Any]
+    field: int | None = None
+
+    @property
+    def against(self) -> str:
+        """Name the deployment."""
+        extra = [f"d_min {self.parameters['d_min']}"] if "d_min" in self.parameters else []
+        extra += ["shuffled"] if self.parameters.get("shuffle") else []
+        extra += ["q = 2^61 - 1"] if self.field else []
+        return ", ".join([self.scheme, *extra])
+
+
+def _plans(d_min: int) -> Iterator[_Plan]:
+    for reveal in ("distances", "differences"):
+        yield _Plan("multilateration", f"linear/{reveal}", _TICKETS, multilateration, {"shuffle": False})
+        yield _Plan("level reading", f"table/{reveal}", _TICKETS, level_reading, {"shuffle": False})
+    repeats = (1, 2, 4, 8, 16, 32)
+    averaging = {"shuffle": False, "d_min": d_min}
+    stops = "few tickets; a mask delays, and with weights or tables hardly that"
+    yield _Plan(
+        "averaging a mask", "euclidean/masked", stops, lambda *a: multilateration(*a, repeats=repeats), averaging
+    )
+    prime = "the smallest prime: the client and the server take no other (rule 5)"
+    yield _Plan("crafted digits", "table/distances", prime, crafted, {"shuffle": False}, OVERSIZED)
+    yield _Plan("crafted digits", "table/distances", _TICKETS, crafted, {"shuffle": False})
+    for reveal in ("distances", "differences"):
+        yield _Plan("linking orders", f"table/{reveal}", _TICKETS, linking, {"shuffle": True})
+    yield _Plan("probing", "table/differences", "tickets: one ticket, one row, at the most", probing, {"shuffle": True})
+
+
+def attack_all(database: Database, *, d_min: int = 20, tickets: int = 100, progress: bool = False) -> list[Report]:
+    """Run every attack against a deployment in this process that it is meant for."""
+    reports = []
+    for plan in track(list(_plans(d_min)), description="attacks", transient=True, disable=not progress):
+        stretched = not plan.scheme.startswith("table")
+        held = one_hot(database) if stretched else database
+        try:
+            deployment = Deployment.of(held.schema, scheme=plan.scheme, record=held.record, **plan.parameters)
+        except NotOffered:
+            continue  # this schema has no such deployment
+        if plan.field is not None:
+            deployment = replace(deployment, scheme=replace(deployment.scheme, field=Field(plan.field)))
+        oracle = InProcess(held, deployment)
+        options = {"tickets": tickets} if plan.run is probing else {}
+        curve = plan.run(oracle, deployment.rows(held.codes), **options)
+        reports.append(Report(plan.attack, plan.against, tuple(curve), plan.stopped_by))
+    return reports
+
+
+def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100) -> list[Report]:
+    """Run what applies to one deployment, such as one that is served."""
+    scheme = oracle.deployment.scheme
+    rows, against = oracle.deployment.rows(database.codes), f"{scheme.form.name}/{scheme.reveal.name}"
+    reports = []
+    if scheme.reveal.shuffle and scheme.form.name == "table":
+        reports.append(Report("linking orders", f"{against}, shuffled", tuple(linking(oracle, rows)), _TICKETS))
+    elif scheme.form.name == "table":
+        reports.append(Report("level reading", against, tuple(level_reading(oracle, rows)), _TICKETS))
+    elif not scheme.reveal.shuffle:
+        reports.append(Report("multilateration", against, tuple(multilateration(oracle, rows)), _TICKETS))
+    probed = tuple(probing(oracle, rows, tickets=tickets))
+    return [*reports, Report("probing", against, probed, "tickets: one ticket, one row, at the most")]
