@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from . import cli_applicant, cli_institution
+from . import cli_applicant, cli_institution, cli_research
 from .errors import CounterveilError
 
 
@@ -38,5 +38,9 @@ for command in (
     cli_institution.serve,
     cli_applicant.ask,
     cli_applicant.doctor,
+    cli_research.leakage,
+    cli_research.attack,
+    cli_research.advise,
+    cli_research.reproduce,
 ):
     main.add_command(command)

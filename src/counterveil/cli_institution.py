@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
@@ -20,7 +21,7 @@ from .client import AsyncClient, deployment_of
 from .database import Database
 from .deployment import Deployment
 from .errors import InvalidKey, MissingPackage, OutOfRange, UnknownName, WrongType
-from .frames import Table
+from .frames import Table, as_label
 from .keys import Issuer, read_common, read_public, write_keys
 from .ledger import Ledger
 from .schema import Schema
@@ -76,12 +77,11 @@ def build(
     key: Path | None,
 ) -> None:
     """Build a bundle from the accepted rows of FRAME, a CSV or Parquet file."""
-    column, equals, value = accepted.partition("=")
     issuer = Issuer.load(key) if key else None
     built = Database.build(
         frame,
         Schema.load(schema_file),
-        accepted=(column, _typed(value)) if equals else column,
+        accepted=as_label(accepted),
         record=record,
         min_cell=min_cell,
         clamp=clamp,
@@ -275,7 +275,10 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 @click.option("--tls-key", type=_PATH, help="The certificate's private key, in PEM.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="A web page that may ask from a browser. Repeatable.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.pass_context
 def serve(
+    context: click.Context,
+    /,
     bundle: Path,
     server: int,
     common_key: Path,
@@ -296,7 +299,8 @@ def serve(
 ) -> None:
     """Run one server of a deployment on BUNDLE.
 
-    Every setting is a flag, or COUNTERVEIL_SERVE_… in the environment, or a line in the --config file, in that order.
+    Every setting is a flag, or COUNTERVEIL_SERVE_… in the environment, or a line in the --config file, in that order;
+    what is not set there may be in the [deployment] of the schema.
     """
     try:
         from . import app
@@ -312,7 +316,10 @@ def serve(
         except (OSError, ssl.SSLError) as error:
             raise InvalidKey(f"{tls_cert}, {tls_key}", got=str(error), expected="a chain and its key in PEM") from None
     database = Database.open(bundle)
-    deployment = Deployment.of(database.schema, record=database.record, k=records, **parameters)
+    parameters["k"] = records
+    unset = {"k" if name == "records" else name for name in context.params if _is_default(context, name)}
+    chosen = {name: value for name, value in database.schema.chosen.items() if name in unset}
+    deployment = Deployment.of(database.schema, record=database.record, **(parameters | chosen))
     public = read_public(issuer) if issuer else None
     terms = make_terms(database, deployment, issuer=public, window=window, robust=robust)
     key = read_common(common_key)
@@ -329,13 +336,5 @@ def serve(
     )
 
 
-def _typed(value: str) -> Any:
-    """Read a label as a CSV reader would: a whole number, a truth value, or text."""
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
+def _is_default(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.DEFAULT

@@ -153,3 +153,18 @@ def _even(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
         if float in kinds and kinds <= {int, float}:
             even[name] = [None if v is None else float(v) for v in column]
     return even
+
+
+def as_label(text: str) -> Any:
+    """Read ``COLUMN`` or ``COLUMN=VALUE``, the value as a CSV reader would: a number, a truth value, or text."""
+    column, equals, value = text.partition("=")
+    if not equals:
+        return column
+    if value.lower() in ("true", "false"):
+        return column, value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return column, kind(value)
+        except ValueError:
+            continue
+    return column, value

@@ -75,8 +75,10 @@ class Local:
         return costs, records, rows
 
 
-def local(database: Database | str | Path, scheme: str = "table/differences", **parameters: Any) -> Local:
+def local(database: Database | str | Path, scheme: str | None = None, **parameters: Any) -> Local:
     """Run a deployment of this database, or bundle, in one process; `parameters` are those of `Deployment.of`.
+
+    What is not said here is as the schema's `[deployment]` says, or as `Deployment.of` has it.
 
     >>> from counterveil import Database, Schema, local
     >>> data = {"income": [1000, 2000, 3000, 4000], "loans": [0, 3, 1, 0], "accepted": [0, 0, 1, 1]}
@@ -87,7 +89,8 @@ def local(database: Database | str | Path, scheme: str = "table/differences", **
     """
     if isinstance(database, str | Path):
         database = Database.open(database)
-    return Local(database, Deployment.of(database.schema, scheme=scheme, record=database.record, **parameters))
+    chosen = database.schema.chosen | ({} if scheme is None else {"scheme": scheme}) | parameters
+    return Local(database, Deployment.of(database.schema, record=database.record, **chosen))
 
 
 def as_person(person: Any, names: list[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,8 +32,12 @@ from .reveals import Reveal
 
 Floats = NDArray[np.float64]
 _MOST_CASES = 30_000_000  # that enumeration may hold at once
-_MOST_STATES = 20_000  # of the count of matchings, before it gives up
+_MOST_STATES = 500  # of the count of matchings, before it gives up
 _Z = 1.959964  # standard errors of a 95 % interval
+
+
+class _TooMany(Exception):
+    """Too many ways to match masked costs with rows to count them."""
 
 
 class Revealing(Protocol):
@@ -50,7 +54,7 @@ class Leakage:
     low: float
     high: float
     worst: float  # maximal leakage: an upper bound where it is not exact
-    method: str  # "enumerated", "closed form" or "sampled"
+    method: str  # "enumerated", "closed form", "sampled", or "bounded": then `bits` is the upper bound
 
     def base(self, q: int) -> float:
         """Return the mutual information to base q, as the paper prints it."""
@@ -202,11 +206,34 @@ def estimate(
 ) -> Leakage:
     """Rows drawn independently: exact probabilities, sampled only where no closed form is known.
 
-    `samples` are shared out among the applicants by how likely they are, two at least to each.
+    `samples` are shared out among the applicants by how likely they are, two at least to each. A mask in a secret order
+    over many close rows is only bounded: its probabilities are permanents.
     """
     checks.integer("rows", rows, 1)
     if not isinstance(reveal, Reveal):
         raise WrongType("reveal", got=type(reveal).__name__, expected="a Reveal; others can be enumerated")
+    if reveal.masked and reveal.shuffle:
+        try:
+            return _estimated(reveal, cases, rows, samples, generator, progress)
+        except _TooMany:
+            return _bounded(reveal, cases, rows, samples, generator)
+    return _estimated(reveal, cases, rows, samples, generator, progress)
+
+
+def _bounded(reveal: Reveal, cases: Sequence[Population], rows: int, samples: int, generator: Any) -> Leakage:
+    """Bound what a mask and an order leave: no more than either alone, no less than the mask alone less the order."""
+    plain = replace(reveal, name=reveal.name, masked=False, d_min=1, expansion=1)
+    mask, order = (
+        _estimated(each, cases, rows, samples, generator, False) for each in (replace(reveal, shuffle=False), plain)
+    )
+    orders = sum(case.weight * _orderings(case, rows) for case in cases)
+    high = min(mask.high, order.high)
+    return Leakage(high, max(0.0, mask.low - orders), high, min(mask.worst, order.worst), "bounded")
+
+
+def _estimated(
+    reveal: Reveal, cases: Sequence[Population], rows: int, samples: int, generator: Any, progress: bool
+) -> Leakage:
     total, variance, sampled, worst = 0.0, 0.0, False, 0.0
     for case in track(cases, description="leakage", transient=True, disable=not progress):
         closed, terms = _densities(reveal, case, rows, max(2, round(samples * case.weight)), generator)
@@ -272,7 +299,9 @@ def _log_up_to_shift(z: Vector, values: Vector, logs: Floats) -> float:
     """Return log2 of the chance of z and all vectors that differ from it by one shift: a sum over that shift."""
     shifts = values - z[0]
     total = logs.copy()
-    for other in z[1:]:
+    for place, other in enumerate(z[1:], start=1):
+        if shifts.size == 1:
+            return float(total[0] + logs[np.searchsorted(values, z[place:] + shifts[0])].sum())
         where = np.searchsorted(values, other + shifts)
         there = values[np.minimum(where, values.size - 1)] == other + shifts
         shifts, total = shifts[there], total[there] + logs[where[there]]
@@ -297,9 +326,9 @@ def _orderings(case: Population, rows: int) -> float:
 def _mask_differences(width: int, rows: int) -> float:
     """Return the entropy of the differences of a mask: vectors of range r are told apart up to width - r shifts."""
     spread = np.arange(width, dtype=np.float64)
-    inside = (spread + 1) ** rows - 2 * spread**rows + np.maximum(spread - 1, 0) ** rows
-    inside[0] = 1.0
-    chance = (width - spread) * inside / float(width) ** rows
+    within = [((spread + more) / width) ** rows for more in (1, 0, -1)]
+    inside = within[0] - 2 * within[1] + np.where(spread > 0, within[2], within[1])
+    chance = (width - spread) * np.maximum(inside, 0.0)
     return rows * math.log2(width) - float((chance * np.log2(width - spread)).sum())
 
 
@@ -330,9 +359,9 @@ def _log_permanent(y: Vector, z: Vector, width: int) -> float:
                 free[int(value)] = int(held[value])
             for taken, more in _takings(sorted(free.items()), int(wanted.get(value, 0))):
                 after[taken].append(log + more)
-        if not after or len(after) > _MOST_STATES:
-            if after:
-                raise OutOfRange("mask", got=f"{len(after):,} states", expected=f"at most {_MOST_STATES:,}: fewer rows")
+        if len(after) > _MOST_STATES:
+            raise _TooMany
+        if not after:
             return -math.inf
         ways = {state: float(np.logaddexp2.reduce(logs)) for state, logs in after.items()}
     return ways.get((), -math.inf)

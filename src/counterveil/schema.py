@@ -33,6 +33,26 @@ _HEADER = """\
 """
 
 
+class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an institution chose for its deployment, as far as it did: the `[deployment]` of a schema file.
+
+    `counterveil advise` writes it; `counterveil serve` and `local` start from it.
+    """
+
+    scheme: str | None = None
+    servers: int | None = None
+    collusion: int | None = None
+    k: int | None = None
+    max_weight: int | None = None
+    shuffle: bool | None = None
+    d_min: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return what was chosen."""
+        made: dict[str, Any] = msgspec.to_builtins(self)
+        return made
+
+
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"features": "feature"}):
     """The features, in order.
 
@@ -45,6 +65,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
 
     features: tuple[Feature, ...]
     version: int = _VERSION
+    deployment: Chosen | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, tuple) or not all(isinstance(f, Feature) for f in self.features):
@@ -57,6 +78,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
             raise ValueError("role: got no feature, expected at least one that counts in the cost")
         if self.version != _VERSION:
             raise ValueError(f"version: got {self.version}, expected {_VERSION}")
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What was chosen for the deployment."""
+        return self.deployment.given() if isinstance(self.deployment, Chosen) else {}
 
     @property
     def names(self) -> list[str]:

@@ -1,0 +1,115 @@
+"""Figures for a paper or a board: leakage as a ladder, accuracy against levels, rows recovered against tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .attacks import Report
+from .errors import MissingPackage
+from .experiments import Accuracy, Claim
+
+_COLOURS = [
+    "#3b6ea8",
+    "#c8553d",
+    "#588157",
+    "#8e6c8a",
+    "#d4a017",
+    "#4a4e69",
+    "#6d9dc5",
+    "#9b2226",
+    "#7f8c4f",
+    "#b5838d",
+]
+
+
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingPackage("plots", got="no matplotlib", expected="counterveil[plots]") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> Path:
+    import matplotlib.pyplot as plt
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
+
+
+def ladder(path: Path, rungs: Sequence[tuple[str, float, float, float]], *, title: str, unit: str) -> Path:
+    """Draw leakage by reveal, from the most to the least, with intervals: (name, value, low, high)."""
+    figure, axes = _axes(8, 1.4 + 0.36 * len(rungs))
+    ordered = sorted(rungs, key=lambda rung: rung[1])
+    for row, (_, value, low, high) in enumerate(ordered):
+        axes.barh(row, value, height=0.62, color=_COLOURS[0], alpha=0.85)
+        if high > low:
+            axes.plot([low, high], [row, row], color="black", linewidth=1.5)
+        axes.annotate(f"{value:,.4g}", (max(value, high), row), xytext=(5, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(ordered)), [name for name, *_ in ordered])
+    axes.set_xlim(0, 1.12 * max(high for *_, high in rungs))
+    axes.set_xlabel(unit)
+    axes.set_title(title, loc="left")
+    axes.tick_params(axis="y", length=0)
+    return _save(figure, path)
+
+
+def claims(path: Path, found: Sequence[Claim], *, title: str, unit: str) -> Path:
+    """Draw claims as a ladder."""
+    return ladder(path, [(c.what, c.ours, c.low, c.high) for c in found], title=title, unit=unit)
+
+
+def accuracy(path: Path, results: Sequence[Accuracy], *, title: str) -> Path:
+    """Draw accuracy against levels, one line for each mask, with bands of two standard errors."""
+    figure, axes = _axes(7, 4.6)
+    for colour, d_min in zip(_COLOURS, sorted({r.d_min for r in results}), strict=False):
+        line = sorted((r for r in results if r.d_min == d_min), key=lambda r: r.levels)
+        levels, means = [r.levels for r in line], [r.mean for r in line]
+        low, high = ([r.mean + sign * 1.96 * r.error for r in line] for sign in (-1, 1))
+        label = "no mask" if d_min == 1 else f"d_min = {d_min}"
+        axes.plot(levels, means, marker="o", markersize=4, color=colour, label=label)
+        axes.fill_between(levels, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.set_xlabel("levels R")
+    axes.set_ylabel("accuracy")
+    axes.set_ylim(None, 1.0)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    axes.set_title(title, loc="left")
+    return _save(figure, path)
+
+
+def recovered(path: Path, reports: Sequence[Report], *, title: str) -> Path:
+    """Draw the share of rows that each attack has after so many tickets."""
+    figure, axes = _axes(8.5, 5)
+    styles = ["-", "--", ":"]
+    for n, report in enumerate(reports):
+        tickets, rows = [0, *(p.tickets for p in report.curve)], [0.0, *(p.rows for p in report.curve)]
+        axes.step(
+            tickets,
+            rows,
+            where="post",
+            color=_COLOURS[n % len(_COLOURS)],
+            linestyle=styles[n // len(_COLOURS)],
+            marker="o",
+            markersize=3,
+            label=f"{report.attack}: {report.against}",
+        )
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(0, None)
+    axes.set_ylim(-0.03, 1.05)
+    axes.set_xlabel("tickets spent")
+    axes.set_ylabel("share of rows recovered whole")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.set_title(title, loc="left")
+    return _save(figure, path)
