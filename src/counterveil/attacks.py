@@ -382,10 +382,10 @@ def attack_all(
 ) -> list[Report]:
     """Run every attack against a deployment in this process that it is meant for.
 
-    `d_min` is the mask to average out: by default one that hides ten levels.
+    `d_min` is the mask to average out: by default one that hides two levels.
     """
     reports = []
-    d_min = d_min or 20 * Tariff(database.schema, 1, 1).stretch
+    d_min = d_min or 4 * Tariff(database.schema, 1, 1).stretch
     for plan in track(list(_plans(d_min)), description="attacks", transient=True, disable=not progress):
         stretched = not plan.scheme.startswith("table")
         held = one_hot(database) if stretched else database

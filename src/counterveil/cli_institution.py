@@ -317,9 +317,9 @@ def serve(
             raise InvalidKey(f"{tls_cert}, {tls_key}", got=str(error), expected="a chain and its key in PEM") from None
     database = Database.open(bundle)
     parameters["k"] = records
-    unset = {"k" if name == "records" else name for name in context.params if _is_default(context, name)}
-    chosen = {name: value for name, value in database.schema.chosen.items() if name in unset}
-    deployment = Deployment.of(database.schema, record=database.record, **(parameters | chosen))
+    given = {name: value for name, value in parameters.items() if not _is_default(context, name)}
+    chosen = parameters | database.schema.choice(given)
+    deployment = Deployment.of(database.schema, record=database.record, **chosen)
     public = read_public(issuer) if issuer else None
     terms = make_terms(database, deployment, issuer=public, window=window, robust=robust)
     key = read_common(common_key)
@@ -337,4 +337,4 @@ def serve(
 
 
 def _is_default(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is ParameterSource.DEFAULT
+    return context.get_parameter_source("records" if name == "k" else name) is ParameterSource.DEFAULT

@@ -86,8 +86,9 @@ def reproduce(
             if folder is not None:
                 plots.accuracy(folder / "accuracy.png", found, title=title)
         if folder is not None and name != "accuracy":
-            shown = [claim for claim in results[name] if "sample" not in claim.what and claim.ours < 100]
-            plots.claims(folder / f"{name}.png", shown, title=title, unit=unit)
+            shown = [claim for claim in results[name] if name == "synthetic" or "true" in claim.what]
+            mark = None if name == "synthetic" else experiments.CEILING
+            plots.claims(folder / f"{name}.png", shown, title=title, unit=unit, mark=mark)
         if not as_json:
             console.print(_claims(title, unit, results[name]))
             console.print(f"{time.perf_counter() - began:.0f} s\n")
@@ -174,7 +175,8 @@ def leakage(
         for differences in (False, True)
     }
     if folder is not None:
-        steps = [(_called(r), f.bits, f.low, f.high) for r, f in found]
+        bounded = {True: " (at most)", False: ""}
+        steps = [(_called(r) + bounded[f.method == "bounded"], f.bits, f.low, f.high) for r, f in found]
         title = f"What one question gives away: {bundle.name}, {len(rows):,} rows"
         plots.ladder(folder / "leakage.png", steps, title=title, unit="bits a question")
     if as_json:
@@ -238,7 +240,7 @@ def _rung(reveal: Reveal, leaked: Leakage, whole: float) -> dict[str, Any]:
 @click.option("--server", "servers", multiple=True, metavar="URL", help="Attack servers that run, instead. Repeat.")
 @click.option("--tickets", "ticket_file", type=_PATH, help="Tickets for them, one a line.")
 @click.option("--probes", default=100, show_default=True, type=click.IntRange(1), help="Tickets to spend on probing.")
-@click.option("--d-min", type=click.IntRange(2), help="The mask to average out; by default it hides ten levels.")
+@click.option("--d-min", type=click.IntRange(2), help="The mask to average out; by default it hides two levels.")
 def attack(
     bundle: Path,
     as_json: bool,

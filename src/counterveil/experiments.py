@@ -49,6 +49,9 @@ _SOURCES = {
 }
 
 
+CEILING = (math.log(100_000) / math.log(2003), "where counting 100,000 samples saturates")
+
+
 @dataclass(frozen=True)
 class Claim:
     """One number: as the paper or the protocol prints it, and as it comes out here."""

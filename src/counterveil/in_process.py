@@ -89,8 +89,8 @@ def local(database: Database | str | Path, scheme: str | None = None, **paramete
     """
     if isinstance(database, str | Path):
         database = Database.open(database)
-    chosen = database.schema.chosen | ({} if scheme is None else {"scheme": scheme}) | parameters
-    return Local(database, Deployment.of(database.schema, record=database.record, **chosen))
+    given = parameters if scheme is None else {"scheme": scheme, **parameters}
+    return Local(database, Deployment.of(database.schema, record=database.record, **database.schema.choice(given)))
 
 
 def as_person(person: Any, names: list[str]) -> dict[str, Any]:

@@ -47,7 +47,12 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
-def ladder(path: Path, rungs: Sequence[tuple[str, float, float, float]], *, title: str, unit: str) -> Path:
+Mark = tuple[float, str]
+
+
+def ladder(
+    path: Path, rungs: Sequence[tuple[str, float, float, float]], *, title: str, unit: str, mark: Mark | None = None
+) -> Path:
     """Draw leakage by reveal, from the most to the least, with intervals: (name, value, low, high)."""
     figure, axes = _axes(8, 1.4 + 0.36 * len(rungs))
     ordered = sorted(rungs, key=lambda rung: rung[1])
@@ -56,6 +61,13 @@ def ladder(path: Path, rungs: Sequence[tuple[str, float, float, float]], *, titl
         if high > low:
             axes.plot([low, high], [row, row], color="black", linewidth=1.5)
         axes.annotate(f"{value:,.4g}", (max(value, high), row), xytext=(5, 0), textcoords="offset points", va="center")
+    if mark is not None:
+        axes.axvline(mark[0], color=_COLOURS[1], linestyle="--", linewidth=1.2)
+        axes.annotate(
+            mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), xytext=(6, -2), textcoords="offset points",
+            color=_COLOURS[1], va="top", fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+        )  # fmt: skip
+        axes.set_ylim(-0.6, len(ordered) + 0.3)
     axes.set_yticks(range(len(ordered)), [name for name, *_ in ordered])
     axes.set_xlim(0, 1.12 * max(high for *_, high in rungs))
     axes.set_xlabel(unit)
@@ -64,9 +76,9 @@ def ladder(path: Path, rungs: Sequence[tuple[str, float, float, float]], *, titl
     return _save(figure, path)
 
 
-def claims(path: Path, found: Sequence[Claim], *, title: str, unit: str) -> Path:
+def claims(path: Path, found: Sequence[Claim], *, title: str, unit: str, mark: Mark | None = None) -> Path:
     """Draw claims as a ladder."""
-    return ladder(path, [(c.what, c.ours, c.low, c.high) for c in found], title=title, unit=unit)
+    return ladder(path, [(c.what, c.ours, c.low, c.high) for c in found], title=title, unit=unit, mark=mark)
 
 
 def accuracy(path: Path, results: Sequence[Accuracy], *, title: str) -> Path:
@@ -92,8 +104,10 @@ def recovered(path: Path, reports: Sequence[Report], *, title: str) -> Path:
     """Draw the share of rows that each attack has after so many tickets."""
     figure, axes = _axes(8.5, 5)
     styles = ["-", "--", ":"]
+    most = max(report.last.tickets for report in reports)
     for n, report in enumerate(reports):
         tickets, rows = [0, *(p.tickets for p in report.curve)], [0.0, *(p.rows for p in report.curve)]
+        axes.plot([tickets[-1], most], [rows[-1]] * 2, color=_COLOURS[n % len(_COLOURS)], linewidth=1, alpha=0.35)
         axes.step(
             tickets,
             rows,

@@ -79,10 +79,12 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         if self.version != _VERSION:
             raise ValueError(f"version: got {self.version}, expected {_VERSION}")
 
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """What was chosen for the deployment."""
-        return self.deployment.given() if isinstance(self.deployment, Chosen) else {}
+    def choice(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was chosen for the deployment, and over it what is given now; another scheme has another mask."""
+        chosen = self.deployment.given() if isinstance(self.deployment, Chosen) else {}
+        if "scheme" in given:
+            chosen.pop("d_min", None)
+        return chosen | dict(given)
 
     @property
     def names(self) -> list[str]:

@@ -1,0 +1,183 @@
+"""Attacks on one's own deployment, and advice: on German credit, on wine, in process and over HTTP."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from counterveil import Database, Deployment, Schema, local
+from counterveil.advice import advise, coarser, write_choice
+from counterveil.attacks import InProcess, Report, attack_all, crafted, multilateration
+from counterveil.datasets import german_credit
+from counterveil.errors import EmptyDatabase, OutOfRange
+from service import numbers_database, running
+from test_leakage import DATA, needs_data
+from test_service import cli
+
+
+def by_name(reports: list[Report]) -> dict[tuple[str, str], Report]:
+    return {(report.attack, report.against.split(",")[0]): report for report in reports if "2^61" not in report.against}
+
+
+@pytest.fixture(scope="module")
+def credit() -> Database:
+    frame, schema = german_credit()
+    return Database.build(frame, schema, accepted=("credit", "good"))
+
+
+@pytest.fixture(scope="module")
+def wine() -> Database:
+    with (DATA / "winequality-white.csv").open(newline="") as file:
+        names, *rows = csv.reader(file, delimiter=";")
+    data: dict[str, list[Any]] = {name: [float(row[i]) for row in rows] for i, name in enumerate(names)}
+    data["ok"] = [quality >= 5 for quality in data.pop("quality")]
+    return Database.build(data, Schema.infer(data, exclude=["ok"], most_levels=20), accepted="ok")
+
+
+def check(reports: list[Report], columns: int) -> None:
+    """d + 1 honest tickets recover every row; with an oversized field one does, with the smallest prime it does not."""
+    found = by_name(reports)
+    for reveal in ("distances", "differences"):
+        assert found["multilateration", f"linear/{reveal}"].last.rows == 1
+        assert found["multilateration", f"linear/{reveal}"].last.tickets == columns + 1
+        assert found["level reading", f"table/{reveal}"].last.rows == 1
+        assert found["level reading", f"table/{reveal}"].last.tickets <= columns + 1
+    oversized = next(report for report in reports if "2^61" in report.against)
+    assert (oversized.last.tickets, oversized.last.rows) == (1, 1.0)
+    smallest = found["crafted digits", "table/distances"]
+    assert smallest.curve[0].rows == 0
+    assert smallest.curve[0].cells < 1
+    averaging = found["averaging a mask", "euclidean/masked"]
+    assert averaging.curve[0].rows < 0.05
+    assert averaging.last.cells > 0.95
+    probing = found["probing", "table/differences"]
+    rows = probing.last.tickets
+    assert 0 < probing.last.rows <= rows
+
+
+def test_german_credit(credit: Database) -> None:
+    reports = attack_all(credit, tickets=30)
+    check(reports, columns=50)
+    probing = by_name(reports)["probing", "table/differences"]
+    assert all(point.rows <= point.tickets / len(credit.codes) for point in probing.curve)
+    assert by_name(reports)["linking orders", "table/distances"].last.rows > 0.5
+
+
+@needs_data
+def test_wine(wine: Database) -> None:
+    check(attack_all(wine, tickets=20), columns=11)
+
+
+def test_the_answers_are_really_used(credit: Database) -> None:
+    """A control: where the costs are replaced by noise nothing is recovered."""
+    deployment = Deployment.of(credit.schema, scheme="table/distances", record=credit.record, shuffle=False)
+    oracle = InProcess(credit, deployment)
+    rows = deployment.rows(credit.codes)
+    assert crafted(oracle, rows)[-1].rows == 1
+    honest = oracle.reveal
+    oracle.reveal = lambda question: honest(question)[::-1]  # type: ignore[method-assign]
+    assert crafted(oracle, rows)[-1].rows < 0.1
+    numbers = numbers_database(40, 3)
+    linear = Deployment.of(numbers.schema, scheme="linear/differences", shuffle=False)
+    straight = InProcess(numbers, linear)
+    assert multilateration(straight, linear.rows(numbers.codes))[-1].rows == 1
+    original = straight.reveal
+    straight.reveal = lambda question: original(question)[::-1]  # type: ignore[method-assign]
+    assert multilateration(straight, linear.rows(numbers.codes))[-1].rows < 1
+
+
+def test_attack_and_leakage_on_the_command_line(credit: Database, tmp_path: Path) -> None:
+    credit.save(tmp_path / "credit.bundle")
+    attacked = cli("attack", tmp_path / "credit.bundle", "--probes", 10, "--plots", tmp_path / "p")
+    assert attacked.returncode == 0, attacked.stderr
+    assert "attacks recovered every row" in " ".join(attacked.stdout.split())
+    assert (tmp_path / "p" / "attacks.png").stat().st_size > 10_000
+    found = json.loads(cli("attack", tmp_path / "credit.bundle", "--probes", 5, "--json").stdout)
+    assert found[0]["curve"][-1] == {"tickets": 51, "rows": 1.0, "cells": 1.0}
+
+    options = ["--applicants", 2, "--samples", 6, "--d-min", "5"]
+    leaked = cli("leakage", tmp_path / "credit.bundle", *options, "--plots", tmp_path / "p")
+    assert leaked.returncode == 0, leaked.stderr
+    assert "All rows together are 6,616 bits" in " ".join(leaked.stdout.split())
+    assert (tmp_path / "p" / "leakage.png").stat().st_size > 10_000
+    ladder = json.loads(cli("leakage", tmp_path / "credit.bundle", *options, "--json").stdout)
+    bits = {(r["reveal"], r["shuffle"]): r["bits"] for r in ladder["reveals"]}
+    assert bits["distances", False] > bits["distances", True] > bits["masked", True] > 0
+    assert bits["distances", False] <= ladder["bits_of_all_rows"]
+
+
+def test_attack_over_http(tmp_path: Path) -> None:
+    database = numbers_database(40, 3)
+    with running(tmp_path, database, 2, "--scheme", "table/distances", "--no-shuffle") as service:
+        with service.client() as client:
+            tickets = [service.ticket(client).text() for _ in range(30)]
+        (tmp_path / "tickets").write_text("\n".join(tickets))
+        servers = [part for url in service.urls for part in ("--server", url)]
+        options = [*servers, "--tickets", tmp_path / "tickets", "--probes", 10, "--json"]
+        attacked = cli("attack", service.bundle, *options)
+        assert attacked.returncode == 0, attacked.stderr
+        reading, probing = json.loads(attacked.stdout)
+        assert reading["curve"][-1]["rows"] == 1.0
+        assert probing["curve"][-1]["tickets"] == 10
+        again = cli("attack", service.bundle, *options)
+        assert again.returncode == 2
+        assert "the ticket was used" in again.stderr
+        assert "expected --tickets FILE" in cli("attack", service.bundle, *servers).stderr
+
+
+def test_advice_is_written_and_taken_up(tmp_path: Path) -> None:
+    frame, schema = german_credit()
+    frame.write_csv(tmp_path / "credit.csv")
+    schema.save(tmp_path / "credit.toml")
+    said = cli(
+        "advise", tmp_path / "credit.csv", "--schema", tmp_path / "credit.toml", "--accepted", "credit=good",
+        "--accuracy", 0.9, "--questions", 2, "--json",
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    chosen = json.loads(said.stdout)["chosen"]
+    assert chosen["accuracy"] >= 0.9
+    tried = [o for o in json.loads(said.stdout)["tried"] if o["accuracy"] >= 0.9]
+    assert chosen["bits_per_question"] == min(o["bits_per_question"] for o in tried)
+    written = Schema.load(tmp_path / "credit.toml")
+    assert written.choice({})["scheme"] == chosen["scheme"]
+    assert written.choice({})["d_min"] == chosen["d_min"]
+    assert max(f.steps for f in written.features if f.name == "amount") <= chosen["levels"]
+    bank = local(Database.build(frame, written, accepted=("credit", "good")))
+    assert str(bank.deployment.scheme.field.q) == chosen["q"]  # what was predicted is what runs
+    other = local(Database.build(frame, written, accepted=("credit", "good")), "table/distances")
+    assert (other.deployment.scheme.reveal.name, other.deployment.scheme.reveal.d_min) == ("distances", 1)
+
+
+def test_serve_takes_up_what_the_schema_says(tmp_path: Path) -> None:
+    plain = numbers_database(20, 2)
+    option = advise(frame_of(plain), plain.schema, "ok", accuracy=0.5)[0]
+    schema = write_choice(option)
+    database = Database.build(frame_of(plain), schema, accepted="ok")
+    with running(tmp_path, database, 2, "--max-weight", 4) as service, service.client() as client:
+        parameters = client.peers[0].manifest.terms.parameters
+        assert (parameters.scheme, parameters.d_min) == (schema.choice({})["scheme"], schema.choice({})["d_min"])
+        assert parameters.max_weight == 4  # a flag goes before it
+
+
+def frame_of(database: Database) -> pl.DataFrame:
+    """Return the rows as accepted people, and their opposites as rejected ones."""
+    codes = database.codes.astype(int)
+    columns: dict[str, Any] = {
+        name: [*codes[:, j], *(20 - codes[:, j])] for j, name in enumerate(database.schema.names)
+    }
+    return pl.DataFrame(columns | {"ok": [True] * len(codes) + [False] * len(codes)})
+
+
+def test_advice_needs_people_and_sense() -> None:
+    frame, schema = german_credit()
+    with pytest.raises(OutOfRange, match="accuracy: got 2"):
+        advise(frame, schema, ("credit", "good"), accuracy=2)
+    good = frame.filter(frame["credit"] == "good")
+    with pytest.raises(EmptyDatabase, match="nobody who was rejected"):
+        advise(good, schema, ("credit", "good"), levels=())
+    assert max(f.steps for f in coarser(schema, 7).features if f.name in ("amount", "duration")) == 7
