@@ -20,7 +20,7 @@ import click
 import pytest
 
 import counterveil
-from counterveil import CATALOGUE, make_scheme
+from counterveil import CATALOGUE, experiments, make_scheme
 from counterveil.app import REFUSALS
 from counterveil.cli import main
 from counterveil.cli_institution import serve
@@ -99,6 +99,14 @@ def test_every_setting_and_refusal_is_documented() -> None:
     for struct in (Terms, Manifest, Parameters):
         for name in struct.__struct_fields__:
             assert f"`{name}`" in WIRE, name
+
+
+def test_the_experiments_page_prints_what_comes_out() -> None:
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    for claim in experiments.synthetic()[:4]:
+        assert f"{claim.ours:.5f}" in page
+    for name in re.findall(r"\(figures/(\w+\.png)\)", page):
+        assert (ROOT / "docs" / "figures" / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_command_is_in_the_readme() -> None:
