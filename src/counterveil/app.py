@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from . import wire
+from . import page, wire
 from .errors import InvalidInput, Refused
 from .server import SOFTWARE, Server
 
@@ -154,8 +155,12 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
-    """Return the application of one server; `origins` are the web pages that may call it."""
+def make_app(server: Server, *, origins: Sequence[str] = ("*",), peers: Sequence[str] = ()) -> FastAPI:
+    """Return the application of one server.
+
+    `origins` are the web pages that may call it: any, since there are no cookies. `peers` are the addresses of all
+    servers, which the applicant's page starts from.
+    """
     app = FastAPI(title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None)
     manifest, most, metrics = wire.encode_manifest(server.manifest), server.longest, Metrics(server)
     binary = {"schema": {"type": "string", "format": "binary", "maxLength": most}}
@@ -211,11 +216,38 @@ def make_app(server: Server, *, origins: Sequence[str] = ()) -> FastAPI:
         text = await run_in_threadpool(prometheus_client.generate_latest, metrics.registry)
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
+    @app.get("/", summary="The applicant's page", response_class=Response, include_in_schema=False)
+    async def page_route() -> Response:
+        return Response(page.page(peers), media_type="text/html", headers=_PAGE_HEADERS)
+
+    @app.get("/counterveil.html", summary="The page in one file", response_class=Response, include_in_schema=False)
+    async def single_route() -> Response:
+        return Response(page.single_file(peers), media_type="text/html", headers=_PAGE_HEADERS | _KEEP)
+
+    for name, (content, kind) in page.assets().items():
+        app.add_api_route(
+            f"/web/{name}", partial(_asset, content, kind), include_in_schema=False, response_class=Response
+        )
+
     paths = {route.path for route in app.routes if hasattr(route, "path")}
     if origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"])
     app.add_middleware(_Observed, metrics=metrics, paths=paths)
     return app
+
+
+_PAGE_HEADERS = {
+    "content-security-policy": page.POLICY,
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-cache",
+}
+_KEEP = {"content-disposition": 'attachment; filename="counterveil.html"'}
+
+
+async def _asset(content: bytes, kind: str) -> Response:
+    return Response(
+        content, media_type=kind, headers={"x-content-type-options": "nosniff", "cache-control": "no-cache"}
+    )
 
 
 class _JsonLines(logging.Formatter):

@@ -273,7 +273,16 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 )
 @click.option("--tls-cert", type=_PATH, help="The certificate chain, in PEM.")
 @click.option("--tls-key", type=_PATH, help="The certificate's private key, in PEM.")
-@click.option("--cors", multiple=True, metavar="ORIGIN", help="A web page that may ask from a browser. Repeatable.")
+@click.option(
+    "--cors",
+    multiple=True,
+    default=("*",),
+    metavar="ORIGIN",
+    help="Web pages that may ask: by default any. Repeatable.",
+)
+@click.option(
+    "--peer", multiple=True, metavar="URL", help="An address of a server, for the page. Repeat for each of them."
+)
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
 @click.pass_context
 def serve(
@@ -294,6 +303,7 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     cors: tuple[str, ...],
+    peer: tuple[str, ...],
     log_level: str,
     **parameters: Any,
 ) -> None:
@@ -326,7 +336,7 @@ def serve(
     checks.integer("server", server, 1, deployment.scheme.servers)
     running = Server(server, database, deployment, terms, key=key, ledger=Ledger(ledger, server, new=new_ledger))
     app.serve(
-        app.make_app(running, origins=cors),
+        app.make_app(running, origins=cors, peers=peer),
         running.about(),
         host=host,
         port=port,

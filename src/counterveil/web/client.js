@@ -1,0 +1,280 @@
+// The applicant's side, in the browser: asks all servers at once, trusts none of them, and tells them nothing.
+
+import { honest, isPrime, smallestPrimeAbove, split, uniform, valueAt, mod } from "./field.js";
+import { costTables, allowedLevels, Tariff } from "./preferences.js";
+import { Schema } from "./schema.js";
+import { makeSpir } from "./spir.js";
+import { decodeMessage, decodeTicket, encodeMessage, frame, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
+
+const STEP = 20; // milliseconds: what is computed here ends on a multiple of that, so that no server can time it
+
+// What went wrong: `code` is for the page's words, `server` is the address at fault, if one is.
+export class Trouble extends Error {
+  constructor(code, detail = "", server = null) {
+    super(`${code}: ${detail}`);
+    Object.assign(this, { code, detail, server });
+  }
+}
+
+// One deployment, as its servers' manifests describe it.
+export class Deployment {
+  constructor(terms) {
+    const { parameters } = terms;
+    [this.form, this.reveal] = parameters.scheme.split("/");
+    if (terms.version !== "counterveil/1") throw new Trouble("terms", `version ${terms.version}`);
+    if (this.form !== "table") throw new Trouble("form", this.form);
+    this.terms = terms;
+    this.schema = new Schema(terms.schema);
+    this.k = parameters.k;
+    this.collusion = parameters.collusion;
+    this.differences = this.reveal.endsWith("differences");
+    this.mask = this.reveal.startsWith("masked") ? parameters.d_min : 1;
+    this.tariff = new Tariff(this.schema, parameters.max_weight, parameters.d_min);
+    this.q = BigInt(terms.q);
+    this.alphas = terms.alphas.map(BigInt);
+    this.top = this.tariff.bound + BigInt(this.mask) - 1n;
+    const bound = this.differences ? 2n * this.top : this.top;
+    const servers = BigInt(parameters.servers);
+    const smallest = smallestPrimeAbove(bound > servers ? bound : servers);
+    if (!isPrime(this.q) || this.q !== smallest) throw new Trouble("terms", `q is ${this.q}, and should be ${smallest}`);
+    const points = new Set(this.alphas.map((alpha) => mod(alpha, this.q)));
+    if (this.alphas.length !== parameters.servers || points.size !== this.alphas.length || points.has(0n))
+      throw new Trouble("terms", "alphas");
+    this.rows = terms.rows;
+    this.length = this.differences ? this.rows - 1 : this.rows;
+  }
+
+  needed(liars = 0) {
+    return this.collusion + 1 + 2 * liars;
+  }
+
+  // The costs of all rows, up to one shift where only differences are revealed.
+  relative(revealed) {
+    if (!this.differences) return revealed;
+    const costs = [0n];
+    for (const r of revealed) costs.push(costs.at(-1) - (r > this.q / 2n ? r - this.q : r));
+    return costs;
+  }
+}
+
+async function request(server, path, body, { timeout = 60000, patience = 10000 } = {}) {
+  const until = performance.now() + patience;
+  for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
+    const stop = new AbortController();
+    const timer = setTimeout(() => stop.abort(), timeout);
+    try {
+      const response = await fetch(server + path, {
+        method: body ? "POST" : "GET", body, signal: stop.signal, credentials: "omit", redirect: "error", cache: "no-store",
+        referrerPolicy: "no-referrer", headers: body ? { "content-type": "application/octet-stream" } : {},
+      });
+      const content = new Uint8Array(await response.arrayBuffer());
+      if (response.ok) return content;
+      if (![502, 503, 504].includes(response.status)) {
+        let code = "refused";
+        try {
+          code = JSON.parse(new TextDecoder().decode(content)).code;
+        } catch { /* a refusal without a reason */ }
+        throw new Trouble(typeof code === "string" ? code : "refused", `HTTP ${response.status}`, server);
+      }
+    } catch (error) {
+      if (error instanceof Trouble) throw error; // else the connection broke: the same bytes again
+    } finally {
+      clearTimeout(timer);
+    }
+    if (performance.now() + pause > until) throw new Trouble("unreachable", "", server);
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+}
+
+// Wait for all, so that no server can tell that another failed; then raise the first trouble.
+async function everyone(promises) {
+  const settled = await Promise.allSettled(promises);
+  const failed = settled.find((each) => each.status === "rejected");
+  if (failed) throw failed.reason;
+  return settled.map((each) => each.value);
+}
+
+const settle = (began, rows) => {
+  const step = STEP * (1 + Math.floor(rows / 20000));
+  return new Promise((resolve) => setTimeout(resolve, step - ((performance.now() - began) % step)));
+};
+
+// Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent.
+export async function connect(urls, options) {
+  const servers = urls.map((url) => url.trim().replace(/\/+$/, "")).filter(Boolean);
+  if (new Set(servers).size < Math.max(2, servers.length)) throw new Trouble("addresses");
+  const manifests = await everyone(servers.map(async (server) => {
+    const content = await request(server, "/v1/manifest", null, options);
+    try {
+      const manifest = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(content));
+      if (!/^[0-9a-f]{64}$/.test(manifest.digest) || !Number.isInteger(manifest.server)) throw new Error();
+      return manifest;
+    } catch {
+      throw new Trouble("malformed_answer", "manifest", server);
+    }
+  }));
+  const [first] = manifests;
+  for (const [i, manifest] of manifests.entries()) {
+    const agree = JSON.stringify(manifest.terms) === JSON.stringify(first.terms)
+      && manifest.digest === first.digest && manifest.key === first.key;
+    if (!agree) throw new Trouble("disagree", "", servers[i]);
+  }
+  if (new Set(manifests.map((m) => m.server)).size < manifests.length) throw new Trouble("disagree", "one answers for another");
+  let deployment;
+  try {
+    deployment = new Deployment(first.terms);
+  } catch (error) {
+    throw error instanceof Trouble ? error : new Trouble("terms", String(error));
+  }
+  const peers = new Map(manifests.map((manifest, i) => [manifest.server, servers[i]]));
+  return { deployment, peers, digest: unhex(first.digest), options };
+}
+
+function admitted(session, text) {
+  const { deployment, peers, digest } = session;
+  const { terms } = deployment;
+  let ticket;
+  if (terms.tickets === "open") {
+    const servers = [...peers.keys()].sort((a, b) => a - b).slice(0, deployment.needed());
+    ticket = makeTicket(digest, servers, Math.floor(Date.now() / 1000) + Math.floor(terms.window / 2), terms.parameters.k);
+  } else {
+    try {
+      ticket = decodeTicket(text);
+    } catch {
+      throw new Trouble(text.trim() ? "ticket_forged" : "ticket_missing");
+    }
+  }
+  if (!same(ticket.digest, digest)) throw new Trouble("ticket_for_another_database");
+  if (ticket.expires * 1000 <= Date.now()) throw new Trouble("ticket_expired");
+  if (ticket.servers.length !== deployment.needed(ticket.liars) || ticket.liars > terms.robust || ticket.k > terms.parameters.k)
+    throw new Trouble("ticket_not_offered");
+  if (!ticket.servers.every((n) => peers.has(n))) throw new Trouble("ticket_for_other_servers");
+  return ticket;
+}
+
+export const secretOf = (deployment, own, wishes) => costTables(deployment.tariff, own, wishes).flat();
+
+export const shares = (deployment, servers, secret, draw) =>
+  split(secret, servers.map((n) => deployment.alphas[n - 1]), deployment.collusion, deployment.q, draw);
+
+// What the answers reveal, and the places of the servers whose answers fit together.
+export function recover(deployment, servers, liars, answers) {
+  const alphas = servers.map((n) => deployment.alphas[n - 1]);
+  const degree = servers.length - 1 - 2 * liars;
+  const kept = honest(answers, alphas, degree, liars, deployment.q);
+  if (kept === null) throw new Trouble("too_many_liars");
+  const basis = kept.slice(0, degree + 1);
+  return { kept, revealed: valueAt(basis.map((n) => answers[n]), basis.map((n) => alphas[n]), 0n, deployment.q) };
+}
+
+export function nearest(costs) {
+  let best = 0;
+  for (let i = 1; i < costs.length; i++) if (costs[i] < costs[best]) best = i;
+  return best;
+}
+
+const isSigned = async (terms, record, signature) => {
+  const key = await crypto.subtle.importKey("raw", unhex(terms.signer), "Ed25519", false, ["verify"]);
+  return crypto.subtle.verify("Ed25519", key, signature, frame("counterveil/1", "record", unhex(terms.database), record));
+};
+
+// Ask. `own` maps features to levels, `wishes` to preferences; `watch` sees every message. Only the first record is explained.
+export async function ask(session, ticketText, own, wishes, watch = () => {}) {
+  const { deployment, peers, options } = session;
+  const { terms, schema, q, rows, length } = deployment;
+  const secret = secretOf(deployment, own, wishes);
+  const ticket = admitted(session, ticketText);
+  const post = async (server, path, kind, request_, among, body, expected) => {
+    const bytes = encodeMessage({ kind, server, ticket: ticket.bytes, request: request_, among, body });
+    const content = await request(peers.get(server), path, bytes, options);
+    watch(server, peers.get(server), bytes, content);
+    let answer;
+    try {
+      answer = decodeMessage(content, kind === "query" ? "answer" : "record-answer");
+    } catch {
+      throw new Trouble("malformed_answer", "", peers.get(server));
+    }
+    const right = answer.server === server && same(answer.ticket, ticket.id) && answer.request === request_
+      && same(answer.among, among) && answer.body.length === expected;
+    if (!right) throw new Trouble("malformed_answer", "", peers.get(server));
+    return answer.body;
+  };
+
+  const queries = shares(deployment, ticket.servers, secret);
+  const size = packedBytes((q - 1n).toString(2).length, length);
+  const bodies = await everyone(ticket.servers.map((n, i) =>
+    post(n, "/v1/answer", "query", 0, ticket.servers, packVector(queries[i], q), size)));
+  let began = performance.now();
+  const answers = bodies.map((body, i) => {
+    try {
+      return unpackVector(body, q, length);
+    } catch {
+      throw new Trouble("malformed_answer", "", peers.get(ticket.servers[i]));
+    }
+  });
+  const { kept, revealed } = recover(deployment, ticket.servers, ticket.liars, answers);
+  const costs = deployment.relative(revealed);
+  const lowest = costs.reduce((a, b) => (b < a ? b : a), 0n), highest = costs.reduce((a, b) => (b > a ? b : a), 0n);
+  const plausible = highest - lowest <= deployment.top;
+  const order = costs.map((_, i) => i);
+  if (ticket.k > 1) order.sort((a, b) => (costs[a] < costs[b] ? -1 : costs[a] > costs[b] ? 1 : a - b));
+  else order[0] = nearest(costs);
+  const positions = plausible ? order.slice(0, ticket.k) : uniform(BigInt(rows), ticket.k).map(Number);
+  await settle(began, rows);
+
+  const honestOnes = kept.map((place) => ticket.servers[place]);
+  const among = honestOnes.slice(0, ticket.servers.length - ticket.liars);
+  const recordBytes = schema.recordBytes(terms.record) + 64;
+  const spir = makeSpir(among.length, deployment.collusion, recordBytes, ticket.liars > 0);
+  const records = [];
+  for (const [i, position] of positions.entries()) {
+    const wanted = spir.query(rows, position);
+    const parts = await everyone(ticket.servers.map((n) => {
+      const place = among.indexOf(n);
+      if (place >= 0) return post(n, "/v1/record", "record-query", i + 1, among, wanted[place], spir.part);
+      const others = [...among.slice(1), n].sort((a, b) => a - b); // left out: noise, so that all get as many requests
+      return post(n, "/v1/record", "record-query", i + 1, others, spir.query(rows, 0)[0], spir.part);
+    }));
+    records.push(await spir.recover(among.map((n) => parts[ticket.servers.indexOf(n)])));
+  }
+
+  began = performance.now();
+  try {
+    if (!plausible) throw new Trouble("tampered");
+    const [whole] = records;
+    if (!(await isSigned(terms, whole.slice(0, -64), whole.slice(-64)))) throw new Trouble("tampered");
+    let record;
+    try {
+      record = schema.readRecord(whole.slice(0, -64), terms.record);
+    } catch {
+      throw new Trouble("tampered");
+    }
+    const tables = costTables(deployment.tariff, own, wishes);
+    const each = schema.costed.map((f, j) => tables[j][record.codes.get(f)]);
+    if (!deployment.differences) {
+      const over = costs[positions[0]] - each.reduce((a, b) => a + b, 0n);
+      if (over < 0n || over >= BigInt(deployment.mask)) throw new Trouble("tampered");
+    }
+    const liars = ticket.servers.filter((n) => !honestOnes.includes(n));
+    return { ...explain(deployment, own, wishes, record, each), liars };
+  } finally {
+    await settle(began, rows); // or a server could tell from what comes next whether the check passed
+  }
+}
+
+function explain(deployment, own, wishes, record, each) {
+  const { schema, tariff } = deployment;
+  const broken = schema.costed.filter((f) => !allowedLevels(f, own.get(f), wishes.get(f) ?? {})[record.codes.get(f)]);
+  const total = each.reduce((a, b) => a + b, 0n);
+  const changes = schema.costed.flatMap((feature, j) => {
+    const before = own.get(feature), after = record.codes.get(feature);
+    if (before === after) return [];
+    const there = feature.ordered && feature.kind !== "boolean" && Math.max(before, after) <= feature.steps;
+    return [{
+      feature, before, after, value: feature.value(after), direction: there ? Math.sign(after - before) : 0,
+      share: total > 0n ? Number((10000n * each[j]) / total) / 10000 : 0,
+    }];
+  });
+  changes.sort((a, b) => b.share - a.share);
+  return { feasible: broken.length === 0, broken, changes, cost: Number(total) / tariff.unit, codes: record.codes };
+}

@@ -1,0 +1,107 @@
+// Vectors over F_q for any prime q below 2^62, as BigInt: exact, with no silent 2^53.
+
+export const mod = (a, q) => ((a % q) + q) % q;
+
+export function power(base, exponent, q) {
+  let result = 1n;
+  for (base = mod(base, q); exponent > 0n; exponent >>= 1n, base = (base * base) % q) {
+    if (exponent & 1n) result = (result * base) % q;
+  }
+  return result;
+}
+
+const inverse = (a, q) => power(a, q - 2n, q);
+const WITNESSES = [2n, 3n, 5n, 7n, 11n, 13n, 17n, 19n, 23n, 29n, 31n, 37n]; // certain below 3.3 * 10^24
+
+// Miller and Rabin with witnesses that leave no doubt for numbers of this size.
+export function isPrime(n) {
+  if (n < 2n) return false;
+  for (const p of WITNESSES) if (n % p === 0n) return n === p;
+  let odd = n - 1n, twos = 0;
+  for (; (odd & 1n) === 0n; odd >>= 1n) twos++;
+  return WITNESSES.every((witness) => {
+    let x = power(witness, odd, n);
+    if (x === 1n || x === n - 1n) return true;
+    for (let i = 1; i < twos; i++) {
+      x = (x * x) % n;
+      if (x === n - 1n) return true;
+    }
+    return false;
+  });
+}
+
+export function smallestPrimeAbove(bound) {
+  let q = bound + 1n;
+  while (!isPrime(q)) q++;
+  return q;
+}
+
+export const bitsOf = (q) => (q - 1n).toString(2).length;
+
+// Uniform elements: random words, masked, and those of q or more thrown away.
+export function uniform(q, count, fill = (words) => crypto.getRandomValues(words)) {
+  const mask = (1n << BigInt(bitsOf(q))) - 1n;
+  const drawn = [];
+  while (drawn.length < count) {
+    const words = new BigUint64Array(Math.min(8192, count - drawn.length + 8));
+    fill(words);
+    for (const word of words) {
+      const candidate = word & mask;
+      if (candidate < q && drawn.length < count) drawn.push(candidate);
+    }
+  }
+  return drawn;
+}
+
+// Q_n = s + alpha_n Z_1 + … + alpha_n^T Z_T, one vector for each server.
+export function split(secret, alphas, collusion, q, draw = uniform) {
+  const pads = Array.from({ length: collusion }, () => draw(q, secret.length));
+  return alphas.map((alpha) =>
+    secret.map((value, i) => {
+      let total = 0n;
+      for (let t = collusion - 1; t >= 0; t--) total = ((total + pads[t][i]) * alpha) % q;
+      return (value + total) % q;
+    }),
+  );
+}
+
+// The Lagrange weights of the value at a point.
+export function weightsAt(alphas, point, q) {
+  return alphas.map((a, n) => {
+    let top = 1n, bottom = 1n;
+    alphas.forEach((b, m) => {
+      if (m !== n) [top, bottom] = [mod(top * (b - point), q), mod(bottom * (b - a), q)];
+    });
+    return (top * inverse(bottom, q)) % q;
+  });
+}
+
+export function valueAt(shares, alphas, point, q) {
+  const weights = weightsAt(alphas, point, q);
+  return shares[0].map((_, i) => {
+    let total = 0n;
+    for (let n = 0; n < weights.length; n++) total += weights[n] * shares[n][i];
+    return total % q;
+  });
+}
+
+// The places of the servers whose shares lie on polynomials of that degree, all but `liars` or fewer; null if too many lie.
+export function honest(shares, alphas, degree, liars, q) {
+  for (let out = 0; out <= liars; out++) {
+    for (const kept of choose([...alphas.keys()], alphas.length - out)) {
+      const basis = kept.slice(0, degree + 1);
+      const fits = kept.slice(degree + 1).every((n) => {
+        const expected = valueAt(basis.map((m) => shares[m]), basis.map((m) => alphas[m]), alphas[n], q);
+        return shares[n].every((value, i) => value === expected[i]);
+      });
+      if (fits) return kept;
+    }
+  }
+  return null;
+}
+
+function* choose(items, count) {
+  if (count === 0) yield [];
+  else for (let i = 0; i + count <= items.length; i++)
+    for (const rest of choose(items.slice(i + 1), count - 1)) yield [items[i], ...rest];
+}

@@ -1,0 +1,89 @@
+// Fetch one record and nothing else. `Subsets` where servers do not collude, `Polynomials` where some may, or are chosen.
+
+import { concat } from "./wire.js";
+
+const bytesOf = (count) => {
+  const out = new Uint8Array(count);
+  for (let at = 0; at < count; at += 65536) crypto.getRandomValues(out.subarray(at, at + 65536));
+  return out;
+};
+
+const xor = (a, b) => a.map((byte, i) => byte ^ b[i]);
+
+class Subsets {
+  constructor(servers, length) {
+    this.parts = servers - 1;
+    this.servers = servers;
+    this.length = length;
+    this.part = this.parts === 1 ? length : Math.max(16, Math.ceil((length + 32) / this.parts));
+  }
+
+  query(count, position, random = bytesOf) {
+    const bits = count * this.parts;
+    const noise = random(Math.ceil(bits / 8));
+    if (bits % 8) noise[noise.length - 1] &= (1 << bits % 8) - 1;
+    return Array.from({ length: this.servers }, (_, n) => {
+      const query = noise.slice();
+      if (n < this.parts) {
+        const bit = position * this.parts + n;
+        query[bit >> 3] ^= 1 << (bit & 7);
+      }
+      return query;
+    });
+  }
+
+  async recover(answers) {
+    const whole = concat(...answers.slice(0, -1).map((answer) => xor(answer, answers.at(-1))));
+    return this.parts === 1 ? whole : (await unpackage(whole)).slice(0, this.length);
+  }
+}
+
+async function unpackage(whole) {
+  const body = whole.slice(0, -32);
+  const key = xor(whole.slice(-32), new Uint8Array(await crypto.subtle.digest("SHA-256", body)));
+  const imported = await crypto.subtle.importKey("raw", key, "AES-CTR", false, ["decrypt"]);
+  const opened = await crypto.subtle.decrypt({ name: "AES-CTR", counter: new Uint8Array(16), length: 128 }, imported, body);
+  return new Uint8Array(opened);
+}
+
+// GF(2^8) by logarithms to the generator x + 1.
+const EXP = new Uint8Array(510), LOG = new Uint8Array(256);
+for (let i = 0, x = 1; i < 255; i++) {
+  EXP[i] = EXP[i + 255] = x;
+  LOG[x] = i;
+  x ^= (x << 1) ^ (x & 128 ? 0x11b : 0);
+  x &= 255;
+}
+const times = (a, b) => (a && b ? EXP[LOG[a] + LOG[b]] : 0);
+const over = (a, b) => (a ? EXP[LOG[a] + 255 - LOG[b]] : 0);
+
+class Polynomials {
+  constructor(servers, collusion, length) {
+    Object.assign(this, { servers, collusion, length, part: length });
+  }
+
+  query(count, position, random = bytesOf) {
+    const pads = Array.from({ length: this.collusion }, () => random(count));
+    return Array.from({ length: this.servers }, (_, n) => {
+      const query = new Uint8Array(count);
+      for (let i = 0; i < count; i++) {
+        let total = 0;
+        for (let t = this.collusion - 1; t >= 0; t--) total = times(total ^ pads[t][i], n + 1);
+        query[i] = total ^ (i === position ? 1 : 0);
+      }
+      return query;
+    });
+  }
+
+  async recover(answers) {
+    const weights = answers.map((_, n) => {
+      let weight = 1;
+      for (let m = 0; m < this.servers; m++) if (m !== n) weight = times(weight, over(m + 1, (m + 1) ^ (n + 1)));
+      return weight;
+    });
+    return answers[0].map((_, i) => answers.reduce((total, answer, n) => total ^ times(answer[i], weights[n]), 0));
+  }
+}
+
+export const makeSpir = (servers, collusion, length, chosen) =>
+  collusion === 1 && !chosen ? new Subsets(servers, length) : new Polynomials(servers, collusion, length);
