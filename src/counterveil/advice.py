@@ -24,7 +24,6 @@ from .features import Numeric, is_missing
 from .forms import Question
 from .frames import Table
 from .leakage import estimate, populations
-from .preferences import Preferences, compile_costs
 from .randomness import Fresh, new_key
 from .schema import Chosen, Schema
 from .wire import packed_bytes
@@ -143,7 +142,7 @@ def _options(
     exact = _exact_costs(schema, database, table, people)
     options = []
     plain = Deployment.of(schema, record=database.record, collusion=collusion)
-    costs = [_costs(plain, schema, person, rows) for person in people]
+    costs = [plain.clear_costs(database.codes, schema.codes(person, clamp=True)) for person in people]
     masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
     trials: list[tuple[str, int]] = [("table/differences", 1), *(("table/masked_differences", m) for m in masks)]
     seconds = _seconds(plain, rows)
@@ -163,15 +162,6 @@ def _options(
         error = float(np.sqrt(share * (1 - share) / len(right)))
         options.append(Option(most, made, schema, share, error, up, down, seconds, leaked.bits, len(rows)))
     return options
-
-
-def _costs(deployment: Deployment, schema: Schema, person: dict[str, Any], rows: Vector) -> Vector:
-    own = schema.codes(person, clamp=True)[schema.costed]
-    tables = compile_costs(deployment.tariff, own, Preferences()).tables
-    total = np.zeros(len(rows), dtype=np.int64)
-    for j, table in enumerate(tables):
-        total += table[rows[:, j]]
-    return total
 
 
 def _exact_costs(schema: Schema, database: Database, table: Table, people: list[dict[str, Any]]) -> list[Floats]:

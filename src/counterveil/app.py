@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import page, wire
 from .errors import InvalidInput, Refused
+from .operator import Operator
 from .server import SOFTWARE, Server
 
 log = logging.getLogger("counterveil")
@@ -81,8 +82,8 @@ class Metrics:
 class _Observed:
     """Logs and counts every request, by its route and how it ended."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
-        self._app, self._metrics, self._paths = app, metrics, paths
+    def __init__(self, app: ASGIApp, counters: Sequence[Callable[..., None]], paths: set[str]) -> None:
+        self._app, self._counters, self._paths = app, counters, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -119,7 +120,8 @@ class _Observed:
         seconds = time.perf_counter() - began
         path = scope["path"] if scope["path"] in self._paths else "other"
         code = scope.get("code", "ok" if status < 400 else "other")
-        self._metrics.count(path, code, seconds, received, sent)
+        for count in self._counters:
+            count(path, code, seconds=seconds, received=received, sent=sent)
         fields = {"path": path, "status": status, "code": code, "ms": round(1000 * seconds, 1)}
         level = logging.DEBUG if path in ("/healthz", "/readyz", "/metrics") else logging.INFO
         log.log(level, "request", extra={"fields": fields | {"bytes_in": received, "bytes_out": sent}})
@@ -155,11 +157,13 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def make_app(server: Server, *, origins: Sequence[str] = ("*",), peers: Sequence[str] = ()) -> FastAPI:
+def make_app(
+    server: Server, *, origins: Sequence[str] = ("*",), peers: Sequence[str] = (), operator: Operator | None = None
+) -> FastAPI:
     """Return the application of one server.
 
     `origins` are the web pages that may call it: any, since there are no cookies. `peers` are the addresses of all
-    servers, which the applicant's page starts from.
+    servers, which the applicant's page starts from. With an `operator` there is a page for the institution too.
     """
     app = FastAPI(title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None)
     manifest, most, metrics = wire.encode_manifest(server.manifest), server.longest, Metrics(server)
@@ -224,6 +228,19 @@ def make_app(server: Server, *, origins: Sequence[str] = ("*",), peers: Sequence
     async def single_route() -> Response:
         return Response(page.single_file(peers), media_type="text/html", headers=_PAGE_HEADERS | _KEEP)
 
+    if operator is not None:
+
+        @app.get("/operator", response_class=Response, include_in_schema=False)
+        async def operator_route() -> Response:
+            return Response(page.operator_page(), media_type="text/html", headers=_PAGE_HEADERS)
+
+        @app.get("/operator/status", response_class=Response, include_in_schema=False)
+        async def status_route(request: Request) -> Response:
+            if not operator.admits(request.headers.get("authorization", "")):
+                return Response(status_code=401, headers={"www-authenticate": "Bearer"})
+            status = await run_in_threadpool(operator.status)
+            return Response(msgspec.json.encode(status), media_type="application/json", headers=_PAGE_HEADERS)
+
     for name, (content, kind) in page.assets().items():
         app.add_api_route(
             f"/web/{name}", partial(_asset, content, kind), include_in_schema=False, response_class=Response
@@ -232,7 +249,7 @@ def make_app(server: Server, *, origins: Sequence[str] = ("*",), peers: Sequence
     paths = {route.path for route in app.routes if hasattr(route, "path")}
     if origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"])
-    app.add_middleware(_Observed, metrics=metrics, paths=paths)
+    app.add_middleware(_Observed, counters=[metrics.count, *([operator.count] if operator else [])], paths=paths)
     return app
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import click
+import numpy as np
 from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
@@ -23,13 +24,16 @@ from .deployment import Deployment
 from .errors import InvalidKey, MissingPackage, OutOfRange, UnknownName, WrongType
 from .frames import Table, as_label
 from .keys import Issuer, read_common, read_public, write_keys
+from .leakage import estimate, populations
 from .ledger import Ledger
+from .operator import Operator, read_token
 from .schema import Schema
 from .server import Server, make_terms
 from .tickets import mint, verify
 from .wire import MOST_RECORDS
 
 _PATH = click.Path(path_type=Path)
+_MOST_MEASURED = 20_000  # rows whose leakage is worth the seconds before a server starts
 
 
 @click.group()
@@ -280,6 +284,9 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
     metavar="ORIGIN",
     help="Web pages that may ask: by default any. Repeatable.",
 )
+@click.option("--operator-token", type=_PATH, help="Enable /operator, for whoever has the token in this file.")
+@click.option("--budget", type=click.FloatRange(0), help="/operator: bits that may be given away.")
+@click.option("--issued", type=click.IntRange(0), help="/operator: how many tickets there are.")
 @click.option(
     "--peer", multiple=True, metavar="URL", help="An address of a server, for the page. Repeat for each of them."
 )
@@ -303,6 +310,9 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     cors: tuple[str, ...],
+    operator_token: Path | None,
+    budget: float | None,
+    issued: int | None,
     peer: tuple[str, ...],
     log_level: str,
     **parameters: Any,
@@ -335,8 +345,12 @@ def serve(
     key = read_common(common_key)
     checks.integer("server", server, 1, deployment.scheme.servers)
     running = Server(server, database, deployment, terms, key=key, ledger=Ledger(ledger, server, new=new_ledger))
+    operator = None
+    if operator_token:
+        bits = _bits(database, deployment)
+        operator = Operator(running, read_token(operator_token), bits=bits, budget=budget, issued=issued)
     app.serve(
-        app.make_app(running, origins=cors, peers=peer),
+        app.make_app(running, origins=cors, peers=peer, operator=operator),
         running.about(),
         host=host,
         port=port,
@@ -344,6 +358,17 @@ def serve(
         tls_key=tls_key,
         log_level=log_level,
     )
+
+
+def _bits(database: Database, deployment: Deployment) -> float:
+    """Return what one question gives away: as `counterveil leakage` says, or for many rows all that an answer holds."""
+    reveal, count = deployment.scheme.reveal, len(database.codes)
+    if count > _MOST_MEASURED:
+        return float(reveal.length(count) * deployment.scheme.field.bits)
+    generator = np.random.default_rng(1)  # noqa: TID251 - a simulation
+    own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
+    cases = populations(deployment.clear_costs(database.codes, each) for each in own)
+    return estimate(reveal, cases, count, samples=10, generator=generator).bits
 
 
 def _is_default(context: click.Context, name: str) -> bool:

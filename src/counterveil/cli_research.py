@@ -27,7 +27,6 @@ from .errors import WrongType
 from .experiments import Claim
 from .frames import Table, as_label
 from .leakage import Leakage, estimate, populations
-from .preferences import Preferences
 from .reveals import REVEALS, Reveal, make_reveal
 from .schema import Schema
 
@@ -160,11 +159,7 @@ def leakage(
     rows = deployment.rows(database.codes).astype(np.int64)
     codes = database.schema.quantise(Table(people).frame, clamp=True) if people else database.codes
     own = codes[generator.integers(0, len(codes), applicants)].astype(np.int64)
-    costs = []
-    for each in own:
-        tables = deployment.question(each, Preferences())[1].tables
-        costs.append(np.stack([table[rows[:, j]] for j, table in enumerate(tables)]).sum(axis=0))
-    cases = populations(costs)
+    cases = populations(deployment.clear_costs(database.codes, each) for each in own)
     rungs = _rungs(d_mins)
     shown = track(rungs, description="reveals", transient=True, disable=as_json or not console.is_terminal)
     found = [(r, estimate(r, cases, len(rows), samples=samples, generator=generator)) for r in shown]

@@ -134,6 +134,12 @@ class Deployment:
         question = Question(x, None if form.name == "euclidean" else weights)
         return question, Costs(costs.features, costs.own, tables, costs.allowed)
 
+    def clear_costs(self, codes: Codes | Vector, own: Vector) -> Vector:
+        """Return what every row costs a person without preferences, in the clear: to measure, not to serve."""
+        tables = self.question(own, Preferences())[1].tables
+        columns = [table[codes[:, j]] for table, j in zip(tables, self.schema.costed, strict=True)]
+        return np.asarray(np.stack(columns).sum(axis=0), dtype=np.int64)
+
     def choose(self, relative: Vector, spread: float = 0.0) -> list[int]:
         """Return the k positions to fetch: the nearest, each next one at least `spread` (in whole ranges) farther.
 

@@ -1,6 +1,6 @@
 """The applicant's page as it is served: files of `web/`, and all of them in one file that works from a disk.
 
-Security: the page runs where the applicant's data is. Its policy lets it load nothing from elsewhere, and only call servers.
+Security: the page runs where the applicant's data is. Its policy lets it load nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _text(name: str) -> str:
 
 def assets() -> dict[str, tuple[bytes, str]]:
     """Return the page's files by name, each with its media type."""
-    names = [f"{module}.js" for module in _MODULES] + ["style.css"]
+    names = [f"{module}.js" for module in _MODULES] + ["operator.js", "style.css"]
     return {name: (_text(name).encode(), _TYPES[name.rpartition(".")[2]]) for name in names}
 
 
@@ -49,6 +49,11 @@ def single_file(servers: Sequence[str]) -> str:
     return whole.replace(
         '<script type="module" src="web/page.js"></script>', f'<script type="module">{script}</script>'
     )
+
+
+def operator_page() -> str:
+    """Return the institution's page."""
+    return _text("operator.html")
 
 
 def _config(servers: Sequence[str]) -> str:

@@ -1,0 +1,59 @@
+"""A real Chromium for tests: Debian's, without a sandbox of its own. Where there is none, tests skip with one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def opened(
+    browser: Browser,
+    address: str,
+    servers: list[str],
+    *,
+    ticket: str = "",
+    person: dict[str, Any] | None = None,
+    **options: Any,
+) -> Page:
+    """Open the page and wait for its form, or its trouble; whatever it complains of is an error."""
+    page = browser.new_page(**options)
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)
+    fragment = [("server", url) for url in servers] + [("ticket", ticket), ("person", json.dumps(person or {}))]
+    page.goto(f"{address}#{urlencode(fragment)}")
+    page.wait_for_selector("#features fieldset, .trouble")
+    assert not complaints, complaints
+    return page
+
+
+def answered(page: Page) -> dict[str, Any]:
+    """Ask, and return the codes of the record that came back, the sentence, and the trouble, if any."""
+    page.click("#ask")
+    page.wait_for_selector("#answer:not([hidden]), .trouble")
+    codes = page.get_attribute("#answer", "data-codes")
+    trouble = page.locator(".trouble")
+    return {
+        "codes": dict(json.loads(codes)) if codes else None,
+        "sentence": page.inner_text("#sentence") if page.locator("#sentence").count() else "",
+        "trouble": trouble.get_attribute("data-code") if trouble.count() else None,
+    }

@@ -1,0 +1,437 @@
+"""The applicant's page in a real browser against real servers: the rows Python gets, every state, nothing but noise."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
+
+from browser import answered, chromium, opened
+from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local, wire
+from counterveil.datasets import german_credit
+from counterveil.keys import Issuer
+from counterveil.tickets import mint
+from relay import Relay
+from service import Service, numbers_database, running
+from test_lying import Deployed, deployed, garbage, noise, symbols
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def credit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    frame, schema = german_credit()
+    database = Database.build(frame, schema, accepted=("credit", "good"))
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "token").write_text("a token of the operator's own\n")
+    with running(
+        folder, database, 2, "--operator-token", folder / "token", "--budget", 50_000, "--issued", 100
+    ) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def people() -> list[dict[str, Any]]:
+    frame, schema = german_credit()
+    bad = frame.filter(frame["credit"] == "bad")
+    return [{name: bad[name][i] for name in schema.names} for i in range(20)]
+
+
+def ticket(service: Service, **options: Any) -> str:
+    with service.client() as client:
+        return service.ticket(client, **options).text()
+
+
+def wish(
+    page: Page, title: str, *, change: str | None = None, hard: int | None = None, low: Any = None, high: Any = None
+) -> None:
+    """Say a preference as a person does."""
+    card = page.locator("fieldset", has=page.locator("legend").get_by_text(title, exact=True))
+    card.locator("summary").click()
+    if change:
+        card.locator("details select").select_option(change)
+    if hard:
+        card.locator("details input[type=range]").fill(str(hard))
+    for place, bound in ((0, low), (1, high)):
+        if bound is not None:
+            card.locator("details input[type=number]").nth(place).fill(str(bound))
+
+
+def cost_of(bank: Any, person: dict[str, Any], wishes: dict[str, Any], codes: dict[str, int]) -> float:
+    _, costs = bank.deployment.question(bank.deployment.schema.codes(person), Preferences.of(wishes))
+    return float(sum(costs.of([codes[f.name] for f in costs.features])) / bank.deployment.unit)
+
+
+def test_a_question_with_locks_ranges_and_weights(
+    browser: Browser, credit: Service, people: list[dict[str, Any]]
+) -> None:
+    """The same cost as the Python client, and as a search in the clear."""
+    wishes: dict[str, Any] = {
+        "immutable": ["age", "personal_status"], "decrease_only": ["duration"], "increase_only": ["savings"],
+        "ranges": {"amount": (2000, 9000)}, "weights": {"housing": 8, "job": 3},
+    }  # fmt: skip
+    bank = local(credit.database)
+    for person in people[:4]:
+        page = opened(browser, credit.urls[0], credit.urls, ticket=ticket(credit), person=person)
+        wish(page, "age", change="locked")
+        wish(page, "personal status", change="locked")
+        wish(page, "duration of the credit", change="down")
+        wish(page, "savings", change="up")
+        wish(page, "amount of the credit", low=2000, high=9000)
+        wish(page, "housing", hard=8)
+        wish(page, "job", hard=3)
+        found = answered(page)
+        expected = bank.ask(person, wishes)
+        page.close()
+        if isinstance(expected, NoCounterfactual):
+            assert "more room" in found["sentence"]
+            continue
+        assert isinstance(expected, Counterfactual)
+        assert found["codes"] is not None
+        assert cost_of(bank, person, wishes, found["codes"]) == expected.cost
+        _, costs = bank.deployment.question(bank.deployment.schema.codes(person), Preferences.of(wishes))
+        assert expected.cost == min(sum(costs.of(row)) for row in credit.database.codes) / bank.deployment.unit
+        if found["sentence"] != expected.text():  # another row at the same cost
+            assert len(found["sentence"]) > 10
+
+
+def test_the_sentence_is_pythons(browser: Browser, credit: Service, people: list[dict[str, Any]]) -> None:
+    page = opened(browser, credit.urls[0], credit.urls, ticket=ticket(credit), person=people[0])
+    assert answered(page)["sentence"] == local(credit.database).ask(people[0]).text()
+    page.close()
+
+
+def test_one_file_works_from_a_disk(
+    browser: Browser, credit: Service, people: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    reply = httpx2.get(credit.urls[0] + "/counterveil.html")
+    assert "attachment" in reply.headers["content-disposition"]
+    assert "web/" not in reply.text
+    (tmp_path / "one.html").write_text(reply.text)
+    page = opened(browser, f"file://{tmp_path}/one.html", credit.urls, ticket=ticket(credit), person=people[1])
+    assert answered(page)["sentence"] == local(credit.database).ask(people[1]).text()
+    page.close()
+
+
+def test_the_policy_is_strict(credit: Service) -> None:
+    policy = httpx2.get(credit.urls[0]).headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert (
+        httpx2.get(credit.urls[0] + "/v1/manifest", headers={"origin": "https://x.example"}).headers[
+            "access-control-allow-origin"
+        ]
+        == "*"
+    )
+
+
+def test_the_states_and_their_words(
+    browser: Browser, credit: Service, people: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    with credit.client() as client:
+        used = credit.ticket(client)
+        client.ask(people[0], ticket=used)
+        digest = bytes.fromhex(client.peers[0].manifest.digest)
+        now = int(time.time())
+        tickets = {
+            "ticket_used": used,
+            "ticket_expired": credit.ticket(client, expires=now - 5),
+            "ticket_forged": credit.ticket(client, issuer=Issuer()),
+            "ticket_for_another_database": mint(bytes(32), [1, 2], expires=now + 99, issuer=credit.issuer),
+            "ticket_for_other_servers": mint(digest, [1, 3], expires=now + 99, issuer=credit.issuer),
+            "ticket_not_offered": credit.ticket(client, k=2),
+        }
+    for code, each in tickets.items():
+        page = opened(browser, credit.urls[0], credit.urls, ticket=each.text(), person=people[0])
+        assert answered(page)["trouble"] == code
+        page.close()
+    page = opened(browser, credit.urls[0], credit.urls, person=people[0])
+    assert answered(page)["trouble"] == "ticket_missing"
+    page.fill("#ticket", ticket(credit))  # a way on: paste it, ask again
+    assert answered(page)["trouble"] is None
+    page.close()
+
+    page = opened(browser, credit.urls[0], [credit.urls[0]])
+    assert page.get_attribute(".trouble", "data-code") == "addresses"
+    page.fill("#servers", "\n".join(credit.urls))
+    page.get_by_text("Use these addresses").click()
+    page.wait_for_selector("#features fieldset")
+    page.close()
+
+    with running(tmp_path, numbers_database(20, 2), 2) as other:
+        page = opened(browser, credit.urls[0], [credit.urls[0], other.urls[1]])
+        assert page.get_attribute(".trouble", "data-code") == "disagree"
+        page.close()
+        page = opened(browser, other.urls[0], other.urls, ticket=ticket(other))
+        other.processes[1].kill()
+        page.click("#ask")
+        page.wait_for_selector("text=Still waiting for a server")
+        page.wait_for_selector(".trouble[data-code=unreachable]", timeout=30_000)
+        other.processes[1].start()
+        other.processes[1].wait()
+        page.get_by_text("Try again").click()  # other bytes: the ticket was used at the first server
+        page.wait_for_selector(".trouble[data-code=ticket_used], #answer:not([hidden])")
+        page.close()
+
+
+def test_nothing_feasible_looks_the_same_to_a_server(
+    browser: Browser, credit: Service, people: list[dict[str, Any]]
+) -> None:
+    relays = [Relay(url) for url in credit.urls]
+    views = []
+    for locked in (False, True):
+        page = opened(browser, credit.urls[0], [r.url for r in relays], ticket=ticket(credit), person=people[2])
+        if locked:
+            for n in range(page.locator("fieldset").count()):
+                card = page.locator("fieldset").nth(n)
+                card.locator("summary").click()
+                card.locator("details select").select_option("locked")
+        for relay in relays:
+            relay.seen.clear()
+        found = answered(page)
+        assert ("more room" in found["sentence"]) is locked
+        page.close()
+        views.append([posts(relay) for relay in relays])
+    assert views[0] == views[1]
+    for relay in relays:
+        relay.close()
+
+
+def posts(relay: Relay) -> list[Any]:
+    return [(r["line"], r["length"]) for r in relay.view() if r["line"].startswith("POST")]
+
+
+def lying(made: Deployed, browser: Browser, liars: int) -> dict[str, Any]:
+    text = made.ticket(liars=liars).text()
+    page = opened(browser, made.urls[0], made.urls, ticket=text, person={"x0": 3, "x1": 9, "x2": 14})
+    found = answered(page)
+    found["text"] = page.inner_text("main")
+    page.close()
+    return found
+
+
+def test_lying_servers(browser: Browser, tmp_path: Path) -> None:
+    with deployed(tmp_path, numbers_database(30, 3), 2) as made:
+        assert lying(made, browser, 0)["trouble"] is None
+        made.servers[1].on_record = garbage
+        for seen in made.seen:
+            seen.clear()
+        assert lying(made, browser, 0)["trouble"] == "tampered"
+        paths = [[path for method, path, _ in seen if method == "POST"] for seen in made.seen]
+        assert paths == [["/v1/answer", "/v1/record"]] * 2
+        made.servers[1].on_record = None
+        made.servers[0].on_answer = symbols(noise)
+        assert lying(made, browser, 0)["trouble"] == "tampered"
+    (tmp_path / "four").mkdir()
+    with deployed(tmp_path / "four", numbers_database(30, 3), 4, robust=1) as made:
+        made.servers[2].on_answer = symbols(noise)
+        found = lying(made, browser, 1)
+        assert found["trouble"] is None
+        assert "Server 3 answered wrongly" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "arguments", "servers"),
+    [
+        ("table/distances", [], 2),
+        ("table/masked_differences", ["--d-min", 2], 2),
+        ("table/differences", ["--servers", 3], 3),
+        ("table/differences", ["--servers", 3, "--collusion", 1, "-k", 2], 3),
+    ],
+)
+def test_other_deployments(browser: Browser, tmp_path: Path, scheme: str, arguments: list[Any], servers: int) -> None:
+    database = numbers_database(50, 3)
+    person = {"x0": 3, "x1": 9, "x2": 14}
+    expected = local(database).ask(person)
+    assert isinstance(expected, Counterfactual)
+    with running(tmp_path, database, servers, "--scheme", scheme, *arguments) as service:
+        spare = "--collusion" in arguments
+        text = ticket(service, servers=[1, 3], k=2) if spare else ticket(service)
+        page = opened(browser, service.urls[0], service.urls, ticket=text, person=person)
+        found = answered(page)
+        page.close()
+        assert found["codes"] is not None
+        cost = cost_of(local(database), person, {}, found["codes"])
+        assert cost <= expected.cost + (2 / 400 if "masked" in scheme else 0) + 1e-9
+
+
+def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> None:
+    page = opened(browser, credit.urls[0], credit.urls)
+    files = {name: json.loads((VECTORS / name).read_text("utf-8")) for name in ("wire.json", "service.json")}
+    failed, count = page.evaluate(
+        """async ({ "wire.json": W, "service.json": S }) => {
+        const [wire, field, client, spir] = await Promise.all(
+          ["wire", "field", "client", "spir"].map((name) => import(`/web/${name}.js`)));
+        const failed = []; let count = 0;
+        const check = (right, what) => { count++; if (!right) failed.push(what); };
+        const refuses = (work) => {
+          try { work(); return false; } catch (error) { return error instanceof wire.Malformed; }
+        };
+        for (const { q, values, hex } of W.packing) {
+          const list = values.map(BigInt), prime = BigInt(q);
+          check(wire.hex(wire.packVector(list, prime)) === hex, `pack ${q}`);
+          check(wire.same(wire.unpackVector(wire.unhex(hex), prime, list.length), list), `unpack ${q}`);
+        }
+        for (const c of W.bad_packing)
+          check(refuses(() => wire.unpackVector(wire.unhex(c.hex), BigInt(c.q), c.count)), c.why);
+        for (const c of W.messages) {
+          const m = wire.decodeMessage(wire.unhex(c.hex), c.kind);
+          check(wire.hex(wire.encodeMessage(m)) === c.hex && wire.hex(m.body) === c.body, c.kind);
+        }
+        for (const c of W.bad_messages) check(refuses(() => wire.decodeMessage(wire.unhex(c.hex), "query")), c.why);
+        for (const c of W.tickets) {
+          const t = wire.decodeTicket(c.text);
+          check(wire.hex(t.id) === c.id && t.expires === c.expires && t.k === c.k && t.liars === c.liars, "ticket");
+        }
+        for (const c of W.bad_tickets) check(refuses(() => wire.decodeTicket(c.text)), c.why);
+        const Q = S.question, made = new client.Deployment(S.manifests[0].terms);
+        const own = new Map(made.schema.features.map((f) => [f, f.code(Q.person[f.name])]));
+        const wishes = new Map(made.schema.features.map((f) => [f, { weight: Q.preferences.weights[f.name] ?? 1,
+          change: Q.preferences.immutable.includes(f.name) ? "locked" : "free" }]));
+        const shared = field.valueAt(Q.symbols.map((s) => s.map(BigInt)), [1n, 2n], 0n, made.q);
+        check(wire.same(shared, client.secretOf(made, own, wishes)), "the secret");
+        const body = (hex, kind) => wire.decodeMessage(wire.unhex(hex), kind).body;
+        const answers = Q.answers.map((a) => wire.unpackVector(body(a, "answer"), made.q, made.length));
+        const { revealed } = client.recover(made, [1, 2], 0, answers);
+        check(wire.same(revealed.map(String), Q.revealed), "revealed");
+        check(client.nearest(made.relative(revealed)) === Q.position, "position");
+        const parts = Q.record_answers.map((a) => body(a, "record-answer"));
+        const record = await spir.makeSpir(2, 1, Q.record.length / 2, false).recover(parts);
+        check(wire.hex(record) === Q.record, "record");
+        for (const [n, prime] of [[800n, 809n], [2n ** 32n, 4294967311n], [2n ** 61n - 2n, 2n ** 61n - 1n]])
+          check(field.smallestPrimeAbove(n) === prime, `prime above ${n}`);
+        return [failed, count];
+      }""",
+        files,
+    )
+    page.close()
+    assert failed == []
+    assert count > 60
+
+
+def test_what_is_sent_is_noise(browser: Browser, tmp_path: Path) -> None:
+    """300 questions of two very different people, recorded at the socket: same lengths, no difference by chi-square."""
+    database = numbers_database(16, 2)
+    with running(tmp_path, database, 2, is_open=True) as service:
+        relays = [Relay(url) for url in service.urls]
+        page = opened(browser, service.urls[0], [relay.url for relay in relays])
+        counts = np.zeros((2, 2, 16), dtype=np.int64)  # person, server, nibble
+        lengths = set()
+        for who, person in enumerate(({"x0": 0, "x1": 0}, {"x0": 20, "x1": 20})):
+            for relay in relays:
+                relay.seen.clear()
+            page.evaluate(
+                """async ({ servers, person, count }) => {
+                  const client = await import("/web/client.js");
+                  const session = await client.connect(servers);
+                  const own = new Map(session.deployment.schema.costed.map((f) => [f, f.code(person[f.name])]));
+                  for (let i = 0; i < count; i++) await client.ask(session, "", own, new Map());
+                }""",
+                {"servers": [relay.url for relay in relays], "person": person, "count": 150},
+            )
+            for n, relay in enumerate(relays):
+                for body in bodies(bytes(relay.seen)):
+                    message = wire.decode(body, "query" if b"record" not in body[:16] else "record-query")
+                    lengths.add((n, message.kind, len(body)))
+                    if message.kind == "query":  # of whole symbols only: q is no power of two
+                        payload = np.frombuffer(message.body[: len(message.body) - 2], dtype=np.uint8)
+                        counts[who, n] += np.bincount(payload & 15, minlength=16)
+        page.close()
+        assert len(lengths) == 4
+        for n in range(2):
+            first, second = counts[:, n]
+            total = first + second
+            expected = np.stack([total * first.sum() / total.sum(), total * second.sum() / total.sum()])
+            statistic = float((((counts[:, n] - expected) ** 2) / expected).sum())
+            assert statistic < 44.3  # chi-square with 15 degrees of freedom: one time in ten thousand
+        for relay in relays:
+            relay.close()
+
+
+def bodies(seen: bytes) -> list[bytes]:
+    found = []
+    while seen:
+        head, _, seen = seen.partition(b"\r\n\r\n")
+        lines = head.lower().split(b"\r\n")
+        length = next((int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length")), 0)
+        if head.startswith(b"POST"):
+            found.append(seen[:length])
+        seen = seen[length:]
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_accessibility(
+    browser: Browser, credit: Service, people: list[dict[str, Any]], scheme: Any, width: int
+) -> None:
+    size = {"width": width, "height": 900}
+    page = opened(
+        browser,
+        credit.urls[0],
+        credit.urls,
+        ticket=ticket(credit),
+        person=people[0],
+        color_scheme=scheme,
+        viewport=size,
+    )
+    wish(page, "duration of the credit", change="down", hard=3, high=40)
+    for step in ("form", "answer"):
+        found = Axe().run(page).response["violations"]
+        assert not [v["id"] for v in found if v["impact"] in ("serious", "critical")], step
+        answered(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    page.close()
+
+
+def test_by_keyboard_alone(browser: Browser, credit: Service, people: list[dict[str, Any]]) -> None:
+    page = opened(browser, credit.urls[0], credit.urls, ticket=ticket(credit), person=people[0])
+    page.focus("#ticket")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "ask"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#answer:not([hidden])")
+    assert page.evaluate("document.activeElement.id") == "answer"
+    page.close()
+
+
+def test_the_operators_page(browser: Browser, credit: Service, people: list[dict[str, Any]]) -> None:
+    address = credit.urls[0] + "/operator"
+    assert httpx2.get(address + "/status").status_code == 401
+    assert httpx2.get(address + "/status", headers={"authorization": "Bearer wrong"}).status_code == 401
+    with credit.client() as client:
+        client.ask(people[0], ticket=credit.ticket(client))
+    page = browser.new_page()
+    page.goto(address)
+    page.fill("#token", "wrong")
+    page.click("button")
+    page.wait_for_selector("text=not this server's token")
+    page.fill("#token", "a token of the operator's own")
+    page.click("button")
+    page.wait_for_selector("#facts:not([hidden])")
+    text = page.inner_text("#facts")
+    for words in ("questions answered", "left of 100", "bits of 50,000", "ready", "Given away"):
+        assert words in text
+    found = Axe().run(page).response["violations"]
+    assert not [v["id"] for v in found if v["impact"] in ("serious", "critical")]
+    page.close()
+
+
+def test_no_operators_page_unless_enabled(tmp_path: Path) -> None:
+    with running(tmp_path, numbers_database(10, 2), 2) as service:
+        assert httpx2.get(service.urls[0] + "/operator").status_code == 404
+        assert httpx2.get(service.urls[0] + "/operator/status").status_code == 404
