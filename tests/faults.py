@@ -51,7 +51,7 @@ class Fault:
     async def _kill(self, process: Any) -> None:
         while self.left > 0:
             self.left -= 1
-            await asyncio.sleep(self.random.uniform(0.0, 0.8))
+            await asyncio.sleep(self.random.uniform(0.0, 0.5))
             process.kill()
             process.start()
             await asyncio.to_thread(process.wait)

@@ -5,6 +5,7 @@ Simulations: people and rows are drawn with a seeded generator; nothing here is 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +18,17 @@ from rich.progress import track
 
 from . import checks
 from .arrays import Vector
-from .database import Database
+from .database import Database, accepted_rows
 from .deployment import Deployment
 from .errors import EmptyDatabase, OutOfRange
 from .features import Numeric, is_missing
 from .forms import Question
 from .frames import Table
+from .keys import SIGNATURE_BYTES
 from .leakage import estimate, populations
 from .randomness import Fresh, new_key
 from .schema import Chosen, Schema
+from .spir import make_spir
 from .wire import packed_bytes
 
 Floats = NDArray[np.float64]
@@ -33,6 +36,7 @@ Floats = NDArray[np.float64]
 LEVELS = (5, 10, 20, 50, 100, 200)
 MASKS = (0.001, 0.003, 0.01, 0.03)  # of a change across a whole range
 _PEOPLE = 60
+_AROUND = 320  # bytes of two envelopes with a ticket
 _LEAKING = 6  # applicants that leakage is averaged over
 
 
@@ -44,12 +48,18 @@ class Option:
     deployment: Deployment
     schema: Schema
     accuracy: float
-    error: float  # its standard error
+    low: float  # a 95 % interval of it
+    high: float
     up: int  # bytes of bodies for one question, all servers together
     down: int
     seconds: float  # of one server's answer here
     bits: float  # that one question leaks
+    bounded: bool  # whether that is only an upper bound
     rows: int
+
+    def bits_in_all(self, questions: int) -> float:
+        """Return what so many questions leak at the most: no more than there is to know of the rows."""
+        return min(questions * self.bits, self.rows * math.log2(max(2, self.rows)))
 
     @property
     def name(self) -> str:
@@ -63,8 +73,9 @@ class Option:
         return {
             "levels": self.levels, "scheme": f"{scheme.form.name}/{scheme.reveal.name}", "d_min": scheme.reveal.d_min,
             "shuffle": scheme.reveal.shuffle, "servers": scheme.servers, "q": str(scheme.field.q),
-            "accuracy": round(self.accuracy, 4), "standard_error": round(self.error, 4), "bytes_up": self.up,
-            "bytes_down": self.down, "seconds": round(self.seconds, 5), "bits_per_question": round(self.bits, 2),
+            "accuracy": round(self.accuracy, 4), "interval": [round(self.low, 4), round(self.high, 4)],
+            "bytes_up": self.up, "bytes_down": self.down, "seconds": round(self.seconds, 5),
+            "bits_per_question": round(self.bits, 2), "bits_are_a_bound": self.bounded,
         }  # fmt: skip
 
 
@@ -95,30 +106,31 @@ def advise(
         raise OutOfRange("accuracy", got=accuracy, expected="a share, above 0 and at most 1")
     checks.integer("questions", questions, 1)
     table, generator = Table(frame), np.random.default_rng(seed)
+    askers = _rejected(table, schema, accepted, generator)
     finest = max((f.steps for f in schema.cost_features if isinstance(f, Numeric)), default=1)
     tried: list[Option] = []
     steps = [most for most in levels if most < finest] + [finest]
     for most in track(steps, description="levels", transient=True, disable=not progress):
         variant = coarser(schema, most)
         database = Database.build(frame, variant, accepted=accepted, clamp=clamp)
-        people = _rejected(table, variant, database, np.random.default_rng(seed), clamp)  # the same at every step
-        tried += _options(most, variant, database, table, people, collusion, generator)
+        tried += _options(most, variant, database, table, askers, collusion, generator)
     enough = [option for option in tried if option.accuracy >= accuracy]
-    best = min(enough, key=lambda o: (o.bits * questions, o.down)) if enough else max(tried, key=lambda o: o.accuracy)
+    best = (
+        min(enough, key=lambda o: (o.bits_in_all(questions), o.bits, o.down))
+        if enough
+        else max(tried, key=lambda o: o.accuracy)
+    )
     return best, tried
 
 
-def _rejected(
-    table: Table, schema: Schema, database: Database, generator: np.random.Generator, clamp: bool
-) -> list[dict[str, Any]]:
-    """Return people who are not among the accepted rows: those who would ask."""
-    held = {row.tobytes() for row in database.codes.astype(np.int64)}
-    people = []
-    everyone = table.people()
-    for i in generator.permutation(len(everyone)):
-        person = {name: everyone[i].get(name) for name in schema.names}
-        codes = schema.codes(person, clamp=clamp)
-        if codes.astype(np.int64).tobytes() not in held:
+def _rejected(table: Table, schema: Schema, accepted: Any, generator: np.random.Generator) -> list[dict[str, Any]]:
+    """Return people who were not accepted: those who would ask."""
+    turned_down = np.flatnonzero(~accepted_rows(table, schema, None, accepted))
+    everyone, people = table.people(), []
+    for i in generator.permutation(turned_down):
+        person = {name: everyone[int(i)].get(name) for name in schema.names}
+        refused = [f for f in schema.cost_features if f.missing == "refuse" and is_missing(person[f.name])]
+        if not refused:
             people.append(person)
         if len(people) == _PEOPLE:
             break
@@ -141,13 +153,16 @@ def _options(
     rows = database.codes[:, schema.costed].astype(np.int64)
     exact = _exact_costs(schema, database, table, people)
     options = []
-    plain = Deployment.of(schema, record=database.record, collusion=collusion)
+    chosen = {name: value for name, value in schema.choice({"scheme": "", "collusion": collusion}).items() if value}
+    chosen.pop("shuffle", None)
+    plain = Deployment.of(schema, record=database.record, **chosen)
     costs = [plain.clear_costs(database.codes, schema.codes(person, clamp=True)) for person in people]
     masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
     trials: list[tuple[str, int]] = [("table/differences", 1), *(("table/masked_differences", m) for m in masks)]
     seconds = _seconds(plain, rows)
     for scheme, d_min in trials:
-        made = Deployment.of(schema, scheme=scheme, record=database.record, collusion=collusion, d_min=d_min)
+        k = 1 if d_min > 1 else chosen.get("k", 1)  # a mask keeps the nearest row alone
+        made = Deployment.of(schema, record=database.record, **(chosen | {"scheme": scheme, "d_min": d_min, "k": k}))
         right = [
             distances[int(np.argmin(cost + generator.integers(0, d_min, cost.size)))] <= distances.min() * (1 + 1e-9)
             for cost, distances in zip(costs, exact, strict=True)
@@ -155,13 +170,37 @@ def _options(
         leaked = estimate(
             made.scheme.reveal, populations(costs[:_LEAKING]), len(rows), samples=4 * _LEAKING, generator=generator
         )
-        servers, bits, records = made.scheme.servers, made.scheme.field.bits, database.records.shape[1] + 64
-        up = servers * (packed_bytes(bits, made.scheme.form.symbols) + packed_bytes(servers - 1, len(rows)) + 320)
-        down = servers * (packed_bytes(bits, made.scheme.reveal.length(len(rows))) + records + 80)
+        servers, bits, length = made.scheme.servers, made.scheme.field.bits, database.records.shape[1] + SIGNATURE_BYTES
+        spir = make_spir(servers=servers, collusion=made.scheme.collusion, length=length)
+        up = packed_bytes(bits, made.scheme.form.symbols) + made.k * spir.query_bytes(len(rows)) + _AROUND
+        down = packed_bytes(bits, made.scheme.reveal.length(len(rows))) + made.k * spir.part + _AROUND // 4
         share = float(np.mean(right))
-        error = float(np.sqrt(share * (1 - share) / len(right)))
-        options.append(Option(most, made, schema, share, error, up, down, seconds, leaked.bits, len(rows)))
+        low, high = _wilson(share, len(right))
+        bounded = leaked.method == "bounded"
+        options.append(
+            Option(
+                most,
+                made,
+                schema,
+                share,
+                low,
+                high,
+                servers * up,
+                servers * down,
+                seconds,
+                leaked.bits,
+                bounded,
+                len(rows),
+            )
+        )
     return options
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """Return a 95 % interval of a share: Wilson's, which is one at the ends too."""
+    z2 = 1.96**2 / count
+    middle, half = share + z2 / 2, 1.96 * math.sqrt(share * (1 - share) / count + z2 / 4 / count)
+    return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
 
 
 def _exact_costs(schema: Schema, database: Database, table: Table, people: list[dict[str, Any]]) -> list[Floats]:
@@ -174,17 +213,18 @@ def _exact_costs(schema: Schema, database: Database, table: Table, people: list[
         values: list[Any] = [everyone[int(i)].get(feature.name) for i in source]
         for total, person in zip(totals, people, strict=True):
             own: Any = person.get(feature.name)
-            if isinstance(feature, Numeric) and not is_missing(own) and not feature.log:
+            if isinstance(feature, Numeric) and not is_missing(own):
                 gone = np.array([is_missing(v) for v in values])
-                numbers = np.array([0.0 if is_missing(v) else float(v) for v in values])
-                apart = np.clip(np.abs(numbers - float(own)) / (feature.high - feature.low), 0, 1) ** 2
-                total += np.where(gone, 1.0, apart)
+                numbers = np.array([feature.low if is_missing(v) else float(v) for v in values])
+                total += np.where(
+                    gone, 1.0, (feature.position(numbers) - feature.position(np.array([float(own)]))) ** 2
+                )
                 continue
             code = int(feature.codes([own], clamp=True)[0])
             if feature.ordered and code <= feature.steps:
                 total += np.where(codes <= feature.steps, (np.abs(codes - code) / feature.steps) ** 2, 1.0)
             else:
-                total += codes != code
+                total += (codes != code) * (2.0 if getattr(feature, "encoding", "") == "one-hot" else 1.0)
     return totals
 
 

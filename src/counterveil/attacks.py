@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -32,7 +32,6 @@ from .schema import Schema
 from .scheme import Scheme, run
 
 OVERSIZED = 2**61 - 1
-_MOST_SUMS = 200_000  # joint levels of features that are read off one sum
 _TICKETS = "few tickets; sealed"
 
 
@@ -41,8 +40,16 @@ class Oracle(Protocol):
 
     deployment: Deployment
 
-    def reveal(self, question: Question) -> Vector: ...
+    def reveal(self, question: Question) -> Seen: ...
     def fetch(self, own: Vector) -> Vector: ...
+
+
+class Seen(NamedTuple):
+    """What one ticket gives: all that is revealed, the position that was fetched, and the codes of that record."""
+
+    revealed: Vector
+    position: int
+    record: Vector
 
 
 def unbounded(scheme: Scheme) -> Scheme:
@@ -59,12 +66,14 @@ class InProcess:
     def __init__(self, database: Database, deployment: Deployment) -> None:
         self.deployment, self._bank = deployment, Local(database, deployment)
         self._rows, self._scheme = deployment.rows(database.codes), unbounded(deployment.scheme)
-        self._key, self._digest = new_key(), self._scheme.digest(self._rows)
+        self._key, self._digest, self._codes = new_key(), self._scheme.digest(self._rows), database.codes
 
-    def reveal(self, question: Question) -> Vector:
-        """Ask, honestly or not, and return all that is revealed."""
+    def reveal(self, question: Question) -> Seen:
+        """Ask, honestly or not, and return all that comes of it."""
         common = self._scheme.common(self._key, self._digest, new_key())
-        return run(self._scheme, self._rows, question, common=common).revealed
+        asked = run(self._scheme, self._rows, question, common=common)
+        order = common.order(len(self._rows)) if self._scheme.reveal.shuffle else np.arange(len(self._rows))
+        return Seen(asked.revealed, asked.position, self._codes[order[asked.position]].astype(np.int64))
 
     def fetch(self, own: Vector) -> Vector:
         """Ask as a person with these codes; return the codes of the record that comes back."""
@@ -84,9 +93,10 @@ class OverHttp:
             raise OutOfRange("tickets", got="none left", expected="one for every question of the attack")
         return ticket
 
-    def reveal(self, question: Question) -> Vector:
-        """Ask, honestly or not, and return all that is revealed."""
-        return self._client.reveal(question, ticket=self._ticket(), deployment=self._cheat)[0]
+    def reveal(self, question: Question) -> Seen:
+        """Ask, honestly or not, and return all that comes of it."""
+        revealed, record = self._client.reveal(question, ticket=self._ticket(), deployment=self._cheat)
+        return Seen(revealed, self._cheat.scheme.nearest(revealed), record.codes)
 
     def fetch(self, own: Vector) -> Vector:
         """Ask as a person with these codes; return the codes of the record that comes back."""
@@ -131,7 +141,7 @@ def _point(tickets: int, guess: Vector, known: Vector, rows: Vector) -> Point:
 
 def _relative(oracle: Oracle, question: Question) -> Vector:
     scheme = oracle.deployment.scheme
-    return scheme.reveal.relative(scheme.field, oracle.reveal(question))
+    return scheme.reveal.relative(scheme.field, oracle.reveal(question).revealed)
 
 
 # --- multilateration: honest questions, rows in the same order every time -----------------------------------------
@@ -190,80 +200,59 @@ def _from_differences(deployment: Deployment, norms: Any, along: Any) -> Vector:
 class Digits:
     """Questions that put each feature of a group at a digit of its own, so that a row's cost tells all their levels.
 
-    Where only differences are revealed the digits are spread at random over wider places: then no shift but the right
-    one makes sense of all rows.
+    A mask is outdone by larger digits. Where only differences are revealed, the record that comes with the answer tells
+    what they are differences from.
     """
 
-    def __init__(self, deployment: Deployment, most: int, *, keys: Sequence[int] = (), seed: int = 1) -> None:
-        generator = np.random.default_rng(seed)
-        self.levels = [f.largest + 1 for f in deployment.schema.cost_features]
-        self.sparse = deployment.scheme.reveal.differences
-        self._width = [min(most, 2 * n * n) if self.sparse else n for n in self.levels]
-        self._digits = [
-            np.sort(generator.choice(width, n, replace=False)).astype(np.int64)
-            for width, n in zip(self._width, self.levels, strict=True)
-        ]
+    def __init__(self, deployment: Deployment, most: int, *, keys: Sequence[int] = ()) -> None:
+        self.schema, self.reveal = deployment.schema, deployment.scheme.reveal
+        self.levels = [f.largest + 1 for f in self.schema.cost_features]
+        self._scale = (2 if self.reveal.differences else 1) * self.reveal.d_min if self.reveal.masked else 1
+        self._most = max(1, most // self._scale)
         self.groups: list[list[int]] = []
         for feature in (f for f in range(len(self.levels)) if f not in keys):
-            if self.groups and self.fits([*self.groups[-1], feature], most):
+            if self.groups and self.fits([*self.groups[-1], feature]):
                 self.groups[-1].append(feature)
             else:
                 self.groups.append([*keys, feature])
 
-    def fits(self, group: Sequence[int], most: int) -> bool:
+    def fits(self, group: Sequence[int]) -> bool:
         """Say whether one row's number can hold them all."""
-        few = not self.sparse or math.prod(self.levels[f] for f in group) <= _MOST_SUMS
-        return few and math.prod(self._width[f] for f in group) <= most
+        return math.prod(self.levels[f] for f in group) <= self._most
 
     def question(self, group: Sequence[int]) -> Question:
         """Return the question that tells a group's levels."""
-        tables, place = [np.zeros(n, dtype=np.int64) for n in self.levels], 1
+        tables, place = [np.zeros(n, dtype=np.int64) for n in self.levels], self._scale
         for feature in group:
-            tables[feature] = self._digits[feature] * place
-            place *= self._width[feature]
+            tables[feature] = np.arange(self.levels[feature]) * place
+            place *= self.levels[feature]
         return Question(costs=tables)
 
-    def read(self, group: Sequence[int], relative: Vector) -> Vector | None:
-        """Return the levels of every row, one column for each feature of the group; None if several shifts would do."""
-        shown = relative
-        if self.sparse:
-            sums = np.zeros(1, dtype=np.int64)
-            tables = self.question(group).costs or []
-            for feature in group:
-                sums = (sums[:, None] + np.asarray(tables[feature])[None, :]).reshape(-1)
-            shift = _only_shift(np.sort(sums), relative)
-            if shift is None:
-                return None
-            shown = relative + shift
+    def read(self, group: Sequence[int], oracle: Oracle) -> Vector:
+        """Ask, and return the levels of every row, one column for each feature of the group."""
+        question, scheme = self.question(group), oracle.deployment.scheme
+        seen = oracle.reveal(question)
+        shown = scheme.reveal.relative(scheme.field, seen.revealed)
+        if self.reveal.differences:
+            tables = question.costs or []
+            own = sum(int(np.asarray(t)[seen.record[j]]) for t, j in zip(tables, self.schema.costed, strict=True))
+            shown = shown - shown[seen.position] + own + (self.reveal.d_min - 1)
+        shown = shown // self._scale
         columns = []
         for feature in group:
-            shown, digit = np.divmod(shown, self._width[feature])
-            place = np.searchsorted(self._digits[feature], digit)
-            columns.append(np.minimum(place, self.levels[feature] - 1))
+            shown, level = np.divmod(shown, self.levels[feature])
+            columns.append(level)
         return np.stack(columns, axis=1)
 
 
-def _only_shift(values: Vector, relative: Vector) -> int | None:
-    """Return the one number that, added to all, makes them all possible values; None if there is another."""
-    candidates = values - relative[0]
-    for other in relative[1:]:
-        if candidates.size == 1:
-            break
-        where = np.minimum(np.searchsorted(values, other + candidates), values.size - 1)
-        candidates = candidates[values[where] == other + candidates]
-    return int(candidates[0]) if candidates.size == 1 else None
-
-
-def level_reading(oracle: Oracle, rows: Codes, *, seed: int = 1, most: int | None = None) -> list[Point]:
+def level_reading(oracle: Oracle, rows: Codes, *, most: int | None = None) -> list[Point]:
     """Ask with tables that tell the levels of several features at once; honest ones, unless `most` says otherwise."""
     truth = rows.astype(np.int64)
     guess, known = np.full(truth.shape, -1), np.zeros(truth.shape[1], dtype=bool)
-    digits = Digits(oracle.deployment, most or oracle.deployment.tariff.cap, seed=seed)
+    digits = Digits(oracle.deployment, most or oracle.deployment.tariff.cap)
     points = []
     for tickets, group in enumerate(digits.groups, start=1):
-        levels = digits.read(group, _relative(oracle, digits.question(group)))
-        if levels is not None:
-            guess[:, group], known[group] = levels, True
+        guess[:, group], known[group] = digits.read(group, oracle), True
         points.append(_point(tickets, guess, known, truth))
     return points
 
@@ -273,24 +262,29 @@ def crafted(oracle: Oracle, rows: Codes) -> list[Point]:
     return level_reading(oracle, rows, most=unbounded(oracle.deployment.scheme).form.bound)
 
 
-def linking(oracle: Oracle, rows: Codes, *, seed: int = 1) -> list[Point]:
+def linking(oracle: Oracle, rows: Codes) -> list[Point]:
     """Join answers in different orders on features that every question tells: rows with a key of their own are linked.
 
-    The tables are as large as the field allows, which no server can see.
+    The tables are as large as the field allows, which no server can see. Where one answer holds all features there is
+    nothing to join.
     """
     truth, most = rows.astype(np.int64), unbounded(oracle.deployment.scheme).form.bound
     keys = _keys(oracle.deployment, most)
-    digits = Digits(oracle.deployment, most, keys=keys, seed=seed)
+    digits = Digits(oracle.deployment, most, keys=keys)
+    if len(digits.groups) == 1:
+        shown = digits.read(digits.groups[0], oracle)[:, np.argsort(digits.groups[0])]
+        common = Counter(map(tuple, shown.tolist())) & Counter(map(tuple, truth.tolist()))
+        share = sum(common.values()) / len(truth)
+        return [Point(1, share, share)]
     joined: dict[tuple[int, ...], dict[int, int]] = {}
     points = []
     for tickets, group in enumerate(digits.groups, start=1):
-        levels = digits.read(group, _relative(oracle, digits.question(group)))
-        if levels is not None:
-            marks = [tuple(int(v) for v in row[: len(keys)]) for row in levels]
-            times = Counter(marks)
-            for mark, row in zip(marks, levels, strict=True):
-                if times[mark] == 1:
-                    joined.setdefault(mark, {}).update({f: int(v) for f, v in zip(group, row, strict=True)})
+        levels = digits.read(group, oracle)
+        marks = [tuple(row) for row in levels[:, : len(keys)].tolist()]
+        times = Counter(marks)
+        for mark, row in zip(marks, levels.tolist(), strict=True):
+            if times[mark] == 1:
+                joined.setdefault(mark, {}).update(zip(group, row, strict=True))
         points.append(_linked(tickets, joined, keys, truth))
     return points
 
@@ -299,11 +293,21 @@ def _keys(deployment: Deployment, most: int) -> list[int]:
     """Return the features to join on: those with the most levels, as long as any other fits in beside them."""
     digits, keys = Digits(deployment, most), list[int]()
     features = range(len(digits.levels))
+    if digits.fits(features):
+        return []
     for feature in sorted(features, key=lambda f: -digits.levels[f]):
         others = [f for f in features if f not in (*keys, feature)]
-        if others and all(digits.fits([*keys, feature, other], most) for other in others):
+        if others and all(digits.fits([*keys, feature, other]) for other in others):
             keys.append(feature)
     return keys
+
+
+def tickets_needed(deployment: Deployment) -> int:
+    """Return how many tickets it takes to read, or to link, all features of a `table` deployment."""
+    if not deployment.scheme.reveal.shuffle:
+        return len(Digits(deployment, deployment.tariff.cap).groups)
+    most = unbounded(deployment.scheme).form.bound
+    return len(Digits(deployment, most, keys=_keys(deployment, most)).groups)
 
 
 def _linked(tickets: int, joined: dict[tuple[int, ...], dict[int, int]], keys: list[int], truth: Vector) -> Point:
@@ -324,7 +328,7 @@ def probing(oracle: Oracle, rows: Codes, *, tickets: int = 100, seed: int = 1) -
     for n in range(1, tickets + 1):
         own = np.array([generator.integers(0, f.largest + 1) for f in schema.features], dtype=np.int64)
         found.add(oracle.fetch(own)[schema.costed].astype(np.int64).tobytes())
-        if n in (1, 2, 5) or n % 10 == 0:
+        if n in (1, 2, 5, tickets) or n % 10 == 0:
             points.append(Point(n, len(found) / len(rows), len(found) / len(rows)))
     return points
 
@@ -363,24 +367,22 @@ def _plans(d_min: int | None) -> Iterator[_Plan]:
     for reveal in ("distances", "differences"):
         yield _Plan("multilateration", f"linear/{reveal}", _TICKETS, multilateration, {"shuffle": False})
         yield _Plan("level reading", f"table/{reveal}", _TICKETS, level_reading, {"shuffle": False})
+    masked: dict[str, Any] = {"shuffle": False, "d_min": d_min}
+    yield _Plan("level reading", "table/masked", _TICKETS + ": larger digits outdo a mask", level_reading, masked)
     repeats = (1, 2, 4, 8, 16, 32)
-    averaging: dict[str, Any] = {"shuffle": False, "d_min": d_min}
     stops = "few tickets; sealed: a mask only delays"
-    yield _Plan(
-        "averaging a mask", "euclidean/masked", stops, lambda *a: multilateration(*a, repeats=repeats), averaging
-    )
+    yield _Plan("averaging a mask", "euclidean/masked", stops, lambda *a: multilateration(*a, repeats=repeats), masked)
     prime = "the smallest prime"
     yield _Plan("crafted digits", "table/distances", prime, crafted, {"shuffle": False}, OVERSIZED)
     yield _Plan("crafted digits", "table/distances", _TICKETS, crafted, {"shuffle": False})
     for reveal in ("distances", "differences"):
         yield _Plan("linking orders", f"table/{reveal}", _TICKETS, linking, {"shuffle": True})
-    yield _Plan("probing", "table/differences", "few tickets: one is a row", probing, {"shuffle": True})
 
 
 def attack_all(
     database: Database, *, d_min: int | None = None, tickets: int = 100, progress: bool = False
 ) -> list[Report]:
-    """Run every attack against a deployment in this process that it is meant for.
+    """Run what applies to the deployment as it was chosen, and every attack against one that it is meant for.
 
     `d_min` is the mask to average out: by default one that hides two levels.
     """
@@ -396,22 +398,24 @@ def attack_all(
         if plan.field is not None:
             deployment = replace(deployment, scheme=replace(deployment.scheme, field=Field(plan.field)))
         oracle = InProcess(held, deployment)
-        options = {"tickets": tickets} if plan.run is probing else {}
-        curve = plan.run(oracle, deployment.rows(held.codes), **options)
+        curve = plan.run(oracle, deployment.rows(held.codes))
         reports.append(Report(plan.attack, plan.against, tuple(curve), plan.stopped_by))
-    return reports
+    chosen = Deployment.of(database.schema, record=database.record, **database.schema.choice({}))
+    return [*attack_deployment(InProcess(database, chosen), database, tickets=tickets), *reports]
 
 
 def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100) -> list[Report]:
-    """Run what applies to one deployment, such as one that is served."""
+    """Run what applies to one deployment: as it was chosen, or as it is served."""
     scheme = oracle.deployment.scheme
-    rows, against = oracle.deployment.rows(database.codes), f"{scheme.form.name}/{scheme.reveal.name}"
+    reveal, rows = scheme.reveal, oracle.deployment.rows(database.codes)
+    against = f"{scheme.form.name}/{reveal.name}"
+    against += (f", d_min {reveal.d_min}" if reveal.masked else "") + (", shuffled" if reveal.shuffle else "")
+    against += ", as deployed"
     reports = []
-    if scheme.reveal.shuffle and scheme.form.name == "table":
-        reports.append(Report("linking orders", f"{against}, shuffled", tuple(linking(oracle, rows)), _TICKETS))
-    elif scheme.form.name == "table":
-        reports.append(Report("level reading", against, tuple(level_reading(oracle, rows)), _TICKETS))
-    elif not scheme.reveal.shuffle:
+    if scheme.form.name == "table":
+        name, attack = ("linking orders", linking) if reveal.shuffle else ("level reading", level_reading)
+        reports.append(Report(name, against, tuple(attack(oracle, rows)), _TICKETS))
+    elif not reveal.shuffle and scheme.form.name != "even_norm":
         reports.append(Report("multilateration", against, tuple(multilateration(oracle, rows)), _TICKETS))
     probed = tuple(probing(oracle, rows, tickets=tickets))
     return [*reports, Report("probing", against, probed, "few tickets: one is a row")]

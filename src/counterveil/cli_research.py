@@ -29,6 +29,7 @@ from .frames import Table, as_label
 from .leakage import Leakage, estimate, populations
 from .reveals import REVEALS, Reveal, make_reveal
 from .schema import Schema
+from .scheme import Scheme
 
 _PATH = click.Path(path_type=Path)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -52,9 +53,15 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
 @_PLOTS
 @click.option("--data", type=_PATH, help="The folder of data files; else COUNTERVEIL_DATA, else they are downloaded.")
 @click.option("--levels", default=",".join(map(str, experiments.LEVELS)), callback=_numbers, help="accuracy: R.")
-@click.option("--d-min", "d_mins", default="1,5,10,20,50", callback=_numbers, help="accuracy: masks; 1 is none.")
+@click.option(
+    "--d-min",
+    "d_mins",
+    default=",".join(map(str, experiments.D_MINS)),
+    callback=_numbers,
+    help="accuracy: masks; 1 is none.",
+)
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(2), help="accuracy: databases drawn.")
-@click.option("--seed", default=1, show_default=True, help="Of the simulation.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the simulation.")
 def reproduce(
     what: str,
     as_json: bool,
@@ -137,7 +144,7 @@ def _called(reveal: Reveal) -> str:
 @click.option("--applicants", default=10, show_default=True, type=click.IntRange(1), help="How many to average over.")
 @click.option("--samples", default=100, show_default=True, type=click.IntRange(2), help="Of revealed values.")
 @click.option("--d-min", "d_mins", default="10,100", callback=_numbers, help="Masks to try.")
-@click.option("--seed", default=1, show_default=True, help="Of the simulation.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the simulation.")
 def leakage(
     bundle: Path,
     as_json: bool,
@@ -157,74 +164,78 @@ def leakage(
     generator = np.random.default_rng(seed)  # noqa: TID251 - a simulation
     deployment = Deployment.of(database.schema, record=database.record)
     rows = deployment.rows(database.codes).astype(np.int64)
-    codes = database.schema.quantise(Table(people).frame, clamp=True) if people else database.codes
-    own = codes[generator.integers(0, len(codes), applicants)].astype(np.int64)
+    codes = _applicants(Table(people), database.schema) if people else database.codes
+    own = codes[generator.choice(len(codes), min(applicants, len(codes)), replace=False)].astype(np.int64)
     cases = populations(deployment.clear_costs(database.codes, each) for each in own)
     rungs = _rungs(d_mins)
     shown = track(rungs, description="reveals", transient=True, disable=as_json or not console.is_terminal)
-    found = [(r, estimate(r, cases, len(rows), samples=samples, generator=generator)) for r in shown]
+    found = [(r, estimate(r, cases, len(rows), samples=samples, generator=generator, drawn=True)) for r in shown]
     whole = len(rows) * math.log2(len(rows))
     record = math.log2(len(rows))
-    groups = {
-        differences: len(attacks.Digits(deployment_with(deployment, differences), deployment.tariff.cap).groups)
-        for differences in (False, True)
-    }
     if folder is not None:
-        bounded = {True: " (at most)", False: ""}
-        steps = [(_called(r) + bounded[f.method == "bounded"], f.bits, f.low, f.high) for r, f in found]
+        steps = [(_called(r) + " (at most)" * (f.method == "bounded"), f.bits, f.low, f.high) for r, f in found]
         title = f"What one question gives away: {bundle.name}, {len(rows):,} rows"
         plots.ladder(folder / "leakage.png", steps, title=title, unit="bits a question")
     if as_json:
         click.echo(json.dumps({
             "rows": len(rows), "bits_of_all_rows": round(whole, 2), "bits_of_a_record": round(record, 2),
             "record_bytes": database.records.shape[1],
-            "reveals": [_rung(r, f, whole) for r, f in found],
+            "reveals": [_rung(r, f, _attacked(deployment, r), _holds(deployment, r, len(rows))) for r, f in found],
         }))  # fmt: skip
         return
     grid = Grid(title=f"What one question gives away: {len(rows):,} rows", box=box.SIMPLE_HEAD)
     grid.add_column("reveal")
-    for heading in (
-        "bits",
-        "95 % interval",
-        "bits a row",
-        "worst case, at most",
-        "questions, at least",
-        "known attack",
-    ):
+    for heading in ("bits", "95 % interval", "a row", "crafted, at most", "known attack"):
         grid.add_column(heading, justify="right")
     for reveal, leaked in found:
-        interval = f"{leaked.low:,.0f} to {leaked.high:,.0f}" if leaked.high > leaked.low else "exact"
-        attack = "" if reveal.masked or reveal.shuffle else f"{groups[reveal.differences]} tickets"
-        least = _least(whole, leaked)
+        interval = f"{leaked.low:,.0f} to {leaked.high:,.0f}"
+        bits = ("≤ " if leaked.method == "bounded" else "") + f"{max(0.0, leaked.bits):,.1f}"
+        most, tickets = _holds(deployment, reveal, len(rows)), _attacked(deployment, reveal)
         grid.add_row(
-            _called(reveal), f"{leaked.bits:,.1f}", interval, f"{leaked.bits / len(rows):.2f}", f"{leaked.worst:,.0f}",
-            least, attack,
-        )  # fmt: skip
+            _called(reveal), bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", f"{tickets} tickets"
+        )
     console.print(grid)
     console.print(
         f"All rows together are {whole:,.0f} bits. The record that comes with every answer tells {record:.1f} of them, "
         f"and the {database.records.shape[1]} bytes of a {database.record} that was somebody's."
     )
-    console.print("'Questions, at least': fewer cannot determine the rows. `counterveil attack` shows how few do.")
+    console.print(
+        "'Crafted, at most': what the answer to one question can hold at all. 'Known attack': so many tickets recover "
+        "all rows, or where rows are shuffled most of those that differ enough; `counterveil attack` counts them."
+    )
     if folder is not None:
         console.print(f"The figure is {escape(str(folder / 'leakage.png'))}.")
 
 
-def deployment_with(deployment: Deployment, differences: bool) -> Deployment:
-    """Return the deployment with distances or differences revealed."""
-    name = "differences" if differences else "distances"
-    return Deployment.of(deployment.schema, scheme=f"table/{name}", record=deployment.record)
+def _applicants(table: Table, schema: Schema) -> Any:
+    """Return the codes of people in a file; columns that only records have are not asked for."""
+    given = [{f.name: person.get(f.name) for f in schema.cost_features} for person in table.people()]
+    return np.stack([schema.codes(person, clamp=True) for person in given])
 
 
-def _least(whole: float, leaked: Leakage) -> str:
-    return f"{math.ceil(whole / leaked.bits):,}" if leaked.bits > 1e-9 else "never"
+def _holds(deployment: Deployment, reveal: Reveal, rows: int) -> float:
+    """Return the bits that one answer can hold (rule 5)."""
+    scheme = Scheme.of(deployment.scheme.form, reveal)
+    return min(reveal.length(rows) * math.log2(scheme.field.q), rows * math.log2(max(2, rows)))
 
 
-def _rung(reveal: Reveal, leaked: Leakage, whole: float) -> dict[str, Any]:
+def _attacked(deployment: Deployment, reveal: Reveal) -> int:
+    """Return how many tickets the known attack takes: reading levels, or linking where rows are shuffled."""
+    made = Deployment.of(
+        deployment.schema,
+        scheme=f"table/{reveal.name}",
+        record=deployment.record,
+        shuffle=reveal.shuffle,
+        d_min=reveal.d_min,
+    )
+    return attacks.tickets_needed(made)
+
+
+def _rung(reveal: Reveal, leaked: Leakage, tickets: int, holds: float) -> dict[str, Any]:
     return {
         "reveal": reveal.name, "shuffle": reveal.shuffle, "d_min": reveal.d_min, "bits": round(leaked.bits, 4),
-        "interval": [round(leaked.low, 4), round(leaked.high, 4)], "worst_case_at_most": round(leaked.worst, 4),
-        "method": leaked.method, "questions_at_least": _least(whole, leaked),
+        "interval": [round(leaked.low, 4), round(leaked.high, 4)], "method": leaked.method,
+        "crafted_at_most": round(holds, 2), "known_attack_tickets": tickets,
     }  # fmt: skip
 
 
@@ -250,6 +261,8 @@ def attack(
     In this process, against the deployment each attack is meant for; or against servers that run, with your tickets.
     """
     console, database = Console(), Database.open(bundle)
+    if ticket_file and not servers:
+        raise WrongType("tickets", got="tickets and no server", expected="--server URL for each server they are for")
     if servers:
         with Client(servers) as client:
             oracle = attacks.OverHttp(client, _tickets(ticket_file))
@@ -300,6 +313,7 @@ def _tickets(path: Path | None) -> list[str]:
 @click.option("--accuracy", default=0.95, show_default=True, help="The share of answers that must be the nearest row.")
 @click.option("--questions", default=1, show_default=True, type=click.IntRange(1), help="That an applicant may ask.")
 @click.option("--collusion", default=1, show_default=True, type=click.IntRange(1), help="Servers that may collude.")
+@click.option("--clamp", is_flag=True, help="Pull values beyond the schema's range to its ends.")
 @click.option("-o", "--output", type=_PATH, help="Write the schema here instead.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
 @_JSON
@@ -310,6 +324,7 @@ def advise(
     accuracy: float,
     questions: int,
     collusion: int,
+    clamp: bool,
     output: Path | None,
     dry_run: bool,
     as_json: bool,
@@ -323,6 +338,7 @@ def advise(
         accuracy=accuracy,
         questions=questions,
         collusion=collusion,
+        clamp=clamp,
         progress=console.is_terminal and not as_json,
     )
     if not dry_run:
@@ -347,23 +363,13 @@ def advise(
 
 def _options(best: Option, tried: Sequence[Option], questions: int) -> Grid:
     grid = Grid(title=f"{best.rows:,} rows; {questions} questions an applicant", box=box.SIMPLE_HEAD)
-    for heading in (
-        "",
-        "levels",
-        "reveal",
-        "accuracy",
-        "up",
-        "down",
-        "a server's time",
-        "bits a question",
-        "bits in all",
-    ):
+    for heading in ("", "levels", "reveal", "accuracy", "95 %", "up", "down", "server", "bits a question", "in all"):
         grid.add_column(heading, justify="left" if heading in ("", "reveal") else "right")
     for option in tried:
         grid.add_row(
             "→" if option is best else "", str(option.levels), option.name,
-            f"{option.accuracy:.2f} ± {1.96 * option.error:.2f}", f"{option.up / 1000:,.1f} kB",
-            f"{option.down / 1000:,.1f} kB", f"{1000 * option.seconds:.1f} ms", f"{option.bits:,.0f}",
-            f"{option.bits * questions:,.0f}",
+            f"{option.accuracy:.2f}", f"{option.low:.2f} to {option.high:.2f}", f"{option.up / 1000:,.1f} kB",
+            f"{option.down / 1000:,.1f} kB", f"{1000 * option.seconds:.1f} ms",
+            "≤ " * option.bounded + f"{option.bits:,.0f}", f"{option.bits_in_all(questions):,.0f}",
         )  # fmt: skip
     return grid

@@ -133,7 +133,7 @@ class Database:
             raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
         table = Table(frame)
         table.select(schema.names)
-        keep = _accepted(table, schema, model, accepted)
+        keep = accepted_rows(table, schema, model, accepted)
         if not keep.any():
             raise EmptyDatabase("accepted", got=f"none of {table.count} rows", expected="at least one")
         chosen = table.rows(keep)
@@ -380,7 +380,7 @@ def _chunks(count: int) -> Iterator[slice]:
     return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
 
 
-def _accepted(table: Table, schema: Schema, model: Any, accepted: Any) -> Any:
+def accepted_rows(table: Table, schema: Schema, model: Any, accepted: Any) -> Any:
     """Return, for every row, whether it is accepted."""
     if model is None and accepted is None:
         raise WrongType("accepted", got="no model and no column", expected="one that says who is accepted")

@@ -95,7 +95,10 @@ def data_file(name: str, folder: Path | None = None) -> Path:
         )
     except Exception as error:
         raise InvalidData(name, got=f"no download: {error}", expected="a connection, or --data FOLDER") from None
-    return _reduced(fetched) if name == COMPAS else fetched
+    if name != COMPAS:
+        return fetched
+    _reduced(fetched)
+    return data_file(COMPAS, fetched.parent)
 
 
 _COUNTS = ["juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count"]

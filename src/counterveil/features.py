@@ -170,10 +170,11 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         if outside.any() and not (clamp and np.isfinite(numbers).all()):
             first = int(np.argmax(outside))
             raise OutOfRange(f"{self.name}[{int(rows[first])}]", got=numbers[first], expected=self._expected())
-        return np.rint(self._position(np.clip(numbers, self.low, self.high)) * self.steps).astype(np.int64)
+        return np.rint(self.position(numbers) * self.steps).astype(np.int64)
 
-    def _position(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return where numbers lie between low (0) and high (1)."""
+    def position(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return where numbers lie between low (0) and high (1); those beyond count as the ends."""
+        numbers = np.clip(numbers, self.low, self.high)
         if self.log:
             return np.log(numbers / self.low) / math.log(self.high / self.low)
         return (numbers - self.low) / (self.high - self.low)

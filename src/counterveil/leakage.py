@@ -31,7 +31,8 @@ from .randomness import CommonRandomness
 from .reveals import Reveal
 
 Floats = NDArray[np.float64]
-_MOST_CASES = 30_000_000  # that enumeration may hold at once
+_MOST_CASES = 10_000_000  # that enumeration may hold at once
+_MOST_VALUES = 20_000_000  # that a mask may spread costs over
 _MOST_STATES = 500  # of the count of matchings, before it gives up
 _Z = 1.959964  # standard errors of a 95 % interval
 
@@ -133,13 +134,15 @@ def exact(
     """
     asked = _Asked()
     reveal.apply(field, np.zeros(checks.integer("rows", rows, 1), dtype=np.int64), asked)
-    draws = math.prod(q**count for q, count in asked.drawn)
+    noise = sum(count * math.log(q) for q, count in asked.drawn) + (math.lgamma(rows + 1) if asked.ordered else 0.0)
+    for case in cases:
+        if rows * math.log(len(case.values)) + noise > math.log(_MOST_CASES):
+            raise OutOfRange("rows", got=f"{rows}, too many cases", expected=f"up to {_MOST_CASES:,}; estimate instead")
+        if distinct and rows > case.total:
+            raise OutOfRange("rows", got=rows, expected=f"at most {case.total}, as many as there are to draw")
     orders = list(itertools.permutations(range(rows))) if asked.ordered else [tuple(range(rows))]
     total, worst = 0.0, 0.0
     for case in cases:
-        size = len(case.values) ** rows * draws * len(orders)
-        if size > _MOST_CASES:
-            raise OutOfRange("rows", got=f"{size:,} cases", expected=f"at most {_MOST_CASES:,}; estimate instead")
         information, most = _enumerated(reveal, field, case, rows, asked.drawn, orders, distinct)
         total += case.weight * information
         worst = max(worst, most)
@@ -185,13 +188,9 @@ def _enumerated(
 def _chances(case: Population, tuples: Vector, distinct: bool) -> Floats:
     """Return how likely each tuple of costs is."""
     chance = np.ones(tuples.shape[1])
-    left = np.repeat(case.counts[:, None], tuples.shape[1], axis=1)
-    total = case.total
-    for row in tuples:
-        chance *= np.maximum(left[row, np.arange(row.size)], 0) / total
-        if distinct:
-            left[row, np.arange(row.size)] -= 1
-            total -= 1
+    for place, row in enumerate(tuples):
+        before = (tuples[:place] == row).sum(axis=0) if distinct else 0  # equal costs that are gone
+        chance *= np.maximum(case.counts[row] - before, 0) / (case.total - (place if distinct else 0))
     return chance
 
 
@@ -202,29 +201,32 @@ def estimate(
     *,
     samples: int = 2000,
     generator: np.random.Generator,
+    drawn: bool = False,
     progress: bool = False,
 ) -> Leakage:
     """Rows drawn independently: exact probabilities, sampled only where no closed form is known.
 
     `samples` are shared out among the applicants by how likely they are, two at least to each. A mask in a secret order
-    over many close rows is only bounded: its probabilities are permanents.
+    over many close rows is only bounded: its probabilities are permanents. `drawn` says that the applicants are
+    themselves a sample, and widens the interval by how much they differ.
     """
     checks.integer("rows", rows, 1)
     if not isinstance(reveal, Reveal):
         raise WrongType("reveal", got=type(reveal).__name__, expected="a Reveal; others can be enumerated")
-    if reveal.masked and reveal.shuffle:
-        try:
-            return _estimated(reveal, cases, rows, samples, generator, progress)
-        except _TooMany:
-            return _bounded(reveal, cases, rows, samples, generator)
-    return _estimated(reveal, cases, rows, samples, generator, progress)
+    try:
+        return _estimated(reveal, cases, rows, samples, generator, drawn, progress)
+    except _TooMany:
+        return _bounded(reveal, cases, rows, samples, generator, drawn)
 
 
-def _bounded(reveal: Reveal, cases: Sequence[Population], rows: int, samples: int, generator: Any) -> Leakage:
+def _bounded(
+    reveal: Reveal, cases: Sequence[Population], rows: int, samples: int, generator: Any, drawn: bool
+) -> Leakage:
     """Bound what a mask and an order leave: no more than either alone, no less than the mask alone less the order."""
-    plain = replace(reveal, name=reveal.name, masked=False, d_min=1, expansion=1)
+    plain = replace(reveal, masked=False, d_min=1, expansion=1)
     mask, order = (
-        _estimated(each, cases, rows, samples, generator, False) for each in (replace(reveal, shuffle=False), plain)
+        _estimated(each, cases, rows, samples, generator, drawn, False)
+        for each in (replace(reveal, shuffle=False), plain)
     )
     orders = sum(case.weight * _orderings(case, rows) for case in cases)
     high = min(mask.high, order.high)
@@ -232,16 +234,26 @@ def _bounded(reveal: Reveal, cases: Sequence[Population], rows: int, samples: in
 
 
 def _estimated(
-    reveal: Reveal, cases: Sequence[Population], rows: int, samples: int, generator: Any, progress: bool
+    reveal: Reveal,
+    cases: Sequence[Population],
+    rows: int,
+    samples: int,
+    generator: Any,
+    drawn: bool,
+    progress: bool,
 ) -> Leakage:
-    total, variance, sampled, worst = 0.0, 0.0, False, 0.0
+    total, variance, sampled, worst, each = 0.0, 0.0, False, 0.0, []
     for case in track(cases, description="leakage", transient=True, disable=not progress):
         closed, terms = _densities(reveal, case, rows, max(2, round(samples * case.weight)), generator)
-        total += case.weight * (closed + (float(np.mean(terms)) if terms.size else 0.0))
+        each.append(closed + (float(np.mean(terms)) if terms.size else 0.0))
+        total += case.weight * each[-1]
         if terms.size:
             sampled = True
             variance += case.weight**2 * float(np.var(terms, ddof=1)) / terms.size
         worst = max(worst, _worst(reveal, case, rows))
+    if drawn and len(cases) > 1:  # the spread between applicants holds that within them
+        spread = sum(case.weight**2 * (value - total) ** 2 for case, value in zip(cases, each, strict=True))
+        variance = max(variance, spread * len(cases) / (len(cases) - 1))
     margin = _Z * math.sqrt(variance)
     method = "sampled" if sampled else "closed form"
     return Leakage(total, total - margin, total + margin, worst, method)
@@ -261,6 +273,8 @@ def _worst(reveal: Reveal, case: Population, rows: int) -> float:
 def _noisy(reveal: Reveal, case: Population) -> tuple[Vector, Floats]:
     """Return the values that one row can show, ascending, and how likely each is: the costs convolved with the mask."""
     width = reveal.expansion * reveal.d_min
+    if case.values.size * width > _MOST_VALUES:
+        raise OutOfRange("d_min", got=f"{width:,} for {case.values.size:,} costs", expected="a narrower mask")
     shown = (case.values[:, None] * reveal.expansion + np.arange(width)).reshape(-1)
     chance = np.repeat(case.counts / case.total / width, width)
     values, where = np.unique(shown, return_inverse=True)
@@ -371,16 +385,16 @@ def _takings(free: list[tuple[int, int]], wanted: int) -> list[tuple[tuple[tuple
     """Return what is left after so many are taken, in every way, with log2 of the number of ways in order."""
     if sum(count for _, count in free) < wanted:
         return []
+    if not free:
+        return [((), 0.0)]
+    (value, there), rest = free[0], free[1:]
     results = []
-    ranges = [range(min(count, wanted) + 1) for _, count in free]
-    for counts in itertools.product(*ranges):
-        if sum(counts) != wanted:
-            continue
-        ways = math.factorial(wanted)
-        for (_, there), taken in zip(free, counts, strict=True):
-            ways *= math.comb(there, taken)
-        left = tuple((v, there - taken) for (v, there), taken in zip(free, counts, strict=True) if there > taken)
-        results.append((left, math.log2(ways)))
+    for taken in range(min(there, wanted) + 1):
+        ways = math.log2(math.comb(there, taken) * math.perm(wanted, taken))
+        mine = ((value, there - taken),) if there > taken else ()
+        results += [((*mine, *left), ways + more) for left, more in _takings(rest, wanted - taken)]
+        if len(results) > _MOST_STATES:
+            raise _TooMany
     return results
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .attacks import Report
-from .errors import MissingPackage
+from .errors import InvalidData, MissingPackage
 from .experiments import Accuracy, Claim
 
 _COLOURS = [
@@ -41,9 +41,13 @@ def _axes(width: float, height: float) -> tuple[Any, Any]:
 def _save(figure: Any, path: Path) -> Path:
     import matplotlib.pyplot as plt
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise InvalidData(str(path), got=error.strerror, expected="a place that can be written") from None
+    finally:
+        plt.close(figure)
     return path
 
 

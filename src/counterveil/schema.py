@@ -80,10 +80,14 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
             raise ValueError(f"version: got {self.version}, expected {_VERSION}")
 
     def choice(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was chosen for the deployment, and over it what is given now; another scheme has another mask."""
+        """Return what was chosen for the deployment, and over it what is given now.
+
+        Another scheme has another mask, and needs other servers; so do more that may collude.
+        """
         chosen = self.deployment.given() if isinstance(self.deployment, Chosen) else {}
-        if "scheme" in given:
-            chosen.pop("d_min", None)
+        follows = {"scheme": ("d_min", "servers", "collusion"), "collusion": ("servers",)}
+        for name in [name for cause, names in follows.items() if cause in given for name in names]:
+            chosen.pop(name, None)
         return chosen | dict(given)
 
     @property
