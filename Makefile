@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
 
-.PHONY: help demo test check bench lock clean
+.PHONY: help demo test check bench screenshots lock clean
 
 help:
 	@echo "make demo   two servers, a real rejection explained, seen from every side (ONCE=1: and then stop)"
 	@echo "make test   the whole test suite"
 	@echo "make check  ruff, mypy --strict, the import order"
 	@echo "make bench  how fast a server answers, beside plain NumPy; how fast a bundle builds; questions under load"
+	@echo "make screenshots  the pictures of the page in README; needs Chromium"
 	@echo "make lock   resolve the development dependencies anew"
 
 $(READY): pyproject.toml requirements-dev.txt
@@ -36,6 +37,10 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/answer.py
 	@$(BIN)/python benchmarks/build.py
 	@$(BIN)/python benchmarks/load.py
+	@$(BIN)/python benchmarks/page.py
+
+screenshots: $(READY)
+	@$(BIN)/python examples/screenshots.py
 
 lock: $(READY)
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --python-version 3.11 --extra dev \

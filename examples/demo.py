@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from rich import box
 from rich.console import Console
@@ -149,9 +150,10 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
     (folder / "person.json").write_text(json.dumps(person))
     if not os.environ.get("ONCE"):
         addresses = " ".join(f"--server {url}" for url in urls)
-        console.print(
-            f"{TICKETS} more tickets are in {folder / 'tickets'}. Ask again, your own way, from another terminal:"
-        )
+        behind = [*(("server", url) for url in urls), ("ticket", others[-1]), ("person", json.dumps(person))]
+        console.print("[bold]Open the applicant's page[/bold], filled in and with a ticket:")
+        console.print(f"{urls[0]}/#{urlencode(behind)}\n", soft_wrap=True, style="blue")
+        console.print(f"{TICKETS} tickets are in {folder / 'tickets'}. Or ask from another terminal:")
         ask = f"{Path(sys.executable).parent / 'counterveil'} ask {addresses} --person {folder / 'person.json'}"
         console.print(f'{ask} --immutable age --ticket "$(sed -n 1p {folder / "tickets"})"\n', soft_wrap=True)
 

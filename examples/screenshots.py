@@ -1,0 +1,62 @@
+"""Make the pictures of the page in README: `make screenshots`. Needs Chromium."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+from demo import make_bundle, start_server
+from playwright.sync_api import sync_playwright
+
+from counterveil import Client
+from counterveil.keys import PRIVATE, Issuer, write_keys
+from counterveil.tickets import mint
+
+FIGURES = Path(__file__).parent.parent / "docs" / "figures"
+SIZES = {"": (1100, 800), "-phone": (390, 760)}
+
+
+def main() -> None:
+    """Run two servers, ask once at each size, and keep what the browser shows."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("screenshots need Chromium: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        write_keys(folder)
+        _, person = make_bundle(folder)
+        started = [start_server(folder, number) for number in (1, 2)]
+        urls = [url for _, url in started]
+        try:
+            with Client(urls, patience=60) as client:
+                digest = bytes.fromhex(client.peers[0].manifest.digest)
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            for suffix, (width, height) in SIZES.items():
+                issuer = Issuer.load(folder / PRIVATE)
+                ticket = mint(digest, [1, 2], expires=int(time.time()) + 600, issuer=issuer).text()
+                page = browser.new_page(viewport={"width": width, "height": height})
+                behind = [*(("server", url) for url in urls), ("ticket", ticket), ("person", json.dumps(person))]
+                page.goto(f"{urls[0]}/#{urlencode(behind)}")
+                page.wait_for_selector("#features fieldset")
+                page.locator("details").first.locator("summary").click()
+                page.screenshot(path=FIGURES / f"page-form{suffix}.png")
+                page.click("#ask")
+                page.wait_for_selector("#answer:not([hidden])")
+                page.locator("#answer").screenshot(path=FIGURES / f"page-answer{suffix}.png")
+                page.locator("#left").screenshot(path=FIGURES / f"page-noise{suffix}.png")
+                page.close()
+            browser.close()
+        finally:
+            for process, _ in started:
+                process.terminate()
+            for process, _ in started:
+                process.wait()
+    print(f"Six pictures are in {FIGURES}.")
+
+
+if __name__ == "__main__":
+    main()
