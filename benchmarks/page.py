@@ -1,7 +1,7 @@
 """A question from the browser beside one from Python, on the same servers: `python benchmarks/page.py`. Needs Chromium.
 
-M = 10,000 rows, d = 20 features. Both clients do the same work: share, send, recover, fetch, check; and both wait for the
-same public steps of 20 ms.
+M = 10,000 rows, d = 20 features. Both clients do the same work: share, send, recover, fetch, check; and both wait for
+the same public steps of 20 ms.
 """
 
 from __future__ import annotations

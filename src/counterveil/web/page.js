@@ -196,14 +196,14 @@ function show(found, before) {
   const box = make("div", { className: "card" }, make("h2", {}, found.feasible ? WORDS.answer : WORDS.nothing));
   box.append(make("p", { className: "sentence", id: "sentence" }, sentence(found, before)));
   if (found.feasible && found.changes.length) {
-    const head = make("tr", {}, ...[WORDS.feature, WORDS.now, WORDS.after].map((t) => make("th", { scope: "col" }, t)), make("th", { scope: "col", className: "share" }, WORDS.share));
+    const head = make("tr", {}, ...[WORDS.feature, WORDS.now, WORDS.after].map((t) => make("th", { scope: "col" }, t)));
     const rows = found.changes.map((c) => {
-      const bar = make("div", { className: "bar", role: "img", ariaLabel: `${Math.round(100 * c.share)} %` });
+      const bar = make("div", { className: "bar", role: "img", ariaLabel: WORDS.share(Math.round(100 * c.share)) });
       bar.style.width = `${Math.max(2, 100 * c.share)}%`;
-      return make("tr", {}, make("th", { scope: "row" }, c.feature.title), make("td", {}, c.feature.show(before.get(c.feature))),
-        make("td", { className: "after" }, c.feature.show(c.value)), make("td", { className: "share" }, bar));
+      return make("tr", {}, make("th", { scope: "row" }, c.feature.title, bar), make("td", {}, c.feature.show(before.get(c.feature))),
+        make("td", { className: "after" }, c.feature.show(c.value)));
     });
-    box.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)), make("p", { className: "soft" }, WORDS.unchanged));
+    box.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)), make("p", { className: "soft" }, `${WORDS.bars} ${WORDS.unchanged}`));
   }
   if (found.liars.length) box.append(make("p", {}, WORDS.lied(found.liars.join(", "))));
   $("answer").replaceChildren(box);
