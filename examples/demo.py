@@ -45,6 +45,7 @@ PREFERENCES = Preferences(
     weights={"purpose": 5, "housing": 3},
 )
 TICKETS = 100
+BUNDLE = "german-credit.bundle"
 console = Console(width=100)
 
 
@@ -55,30 +56,43 @@ def make_bundle(folder: Path) -> tuple[Database, dict[str, Any]]:
     people = Frame(frame)
     model.fit(frame, people.frame["credit"].to_list())
     database = Database.build(frame, schema, model, "good").sign(Issuer.load(folder / PRIVATE))
-    database.save(folder / "german-credit.bundle")
+    database.save(folder / BUNDLE)
     verdicts = model.predict(frame)
     rejected = next(p for p, v in zip(people.people(), verdicts, strict=True) if v == "bad" and p["amount"] > 2000)
     return database, {name: rejected[name] for name in schema.names}
 
 
-def start_server(folder: Path, number: int) -> tuple[subprocess.Popen[bytes], str]:
-    """Start one server, as an institution would; return the process and its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    settings = {
-        "server": number,
-        "common-key": folder / COMMON,
-        "issuer": folder / PUBLIC,
-        "ledger": folder / f"ledger-{number}",
-        "port": port,
-    }
-    counterveil = str(Path(sys.executable).parent / "counterveil")
-    command = [counterveil, "serve", str(folder / "german-credit.bundle"), "--new-ledger"]
-    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    with (folder / f"server-{number}.log").open("wb") as log:
-        process = subprocess.Popen([*command, *options], stderr=log, start_new_session=True)  # noqa: S603
-    return process, f"http://127.0.0.1:{port}"
+def start_servers(folder: Path) -> tuple[list[subprocess.Popen[bytes]], list[str]]:
+    """Start both servers, each as an institution would; return the processes and their addresses."""
+    ports = []
+    for _ in range(2):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    processes = []
+    for number, port in enumerate(ports, start=1):
+        settings = {
+            "server": number,
+            "common-key": folder / COMMON,
+            "issuer": folder / PUBLIC,
+            "ledger": folder / f"ledger-{number}",
+            "port": port,
+        }
+        options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        options += [part for url in urls for part in ("--peer", url)]
+        command = [str(Path(sys.executable).parent / "counterveil"), "serve", str(folder / BUNDLE), "--new-ledger"]
+        with (folder / f"server-{number}.log").open("wb") as log:
+            processes.append(subprocess.Popen([*command, *options], stderr=log, start_new_session=True))  # noqa: S603
+    return processes, urls
+
+
+def stop_servers(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Let them finish what is under way."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
 
 
 def show_noise(client: Client, sent: dict[int, list[Message]], person: dict[str, Any]) -> None:
@@ -100,25 +114,23 @@ def show_noise(client: Client, sent: dict[int, list[Message]], person: dict[str,
 
 def main() -> None:
     """Start two servers, ask one question, and show every side of it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_keys(folder)
         database, person = make_bundle(folder)
-        started = [start_server(folder, number) for number in (1, 2)]
+        processes, urls = start_servers(folder)
         try:
-            run(folder, database, person, [url for _, url in started])
+            run(folder, database, person, urls)
             if os.environ.get("ONCE"):
                 return
             console.print("The servers keep running. Press Ctrl-C to stop them.")
-            while all(process.poll() is None for process, _ in started):
+            while all(process.poll() is None for process in processes):
                 time.sleep(0.5)
         except KeyboardInterrupt:
             console.print("\nStopping.")
         finally:
-            for process, _ in started:
-                process.send_signal(signal.SIGTERM)
-            for process, _ in started:
-                process.wait()
+            stop_servers(processes)
 
 
 def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str]) -> None:
@@ -150,7 +162,7 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
     (folder / "person.json").write_text(json.dumps(person))
     if not os.environ.get("ONCE"):
         addresses = " ".join(f"--server {url}" for url in urls)
-        behind = [*(("server", url) for url in urls), ("ticket", others[-1]), ("person", json.dumps(person))]
+        behind = [("ticket", others[-1]), ("person", json.dumps(person))]
         console.print("[bold]Open the applicant's page[/bold], filled in and with a ticket:")
         console.print(f"{urls[0]}/#{urlencode(behind)}\n", soft_wrap=True, style="blue")
         console.print(f"{TICKETS} tickets are in {folder / 'tickets'}. Or ask from another terminal:")

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlencode
 
-from demo import make_bundle, start_server
+from demo import make_bundle, start_servers, stop_servers
 from playwright.sync_api import sync_playwright
 
 from counterveil import Client
@@ -29,8 +29,7 @@ def main() -> None:
         folder = Path(name)
         write_keys(folder)
         _, person = make_bundle(folder)
-        started = [start_server(folder, number) for number in (1, 2)]
-        urls = [url for _, url in started]
+        processes, urls = start_servers(folder)
         try:
             with Client(urls, patience=60) as client:
                 digest = bytes.fromhex(client.peers[0].manifest.digest)
@@ -39,7 +38,7 @@ def main() -> None:
                 issuer = Issuer.load(folder / PRIVATE)
                 ticket = mint(digest, [1, 2], expires=int(time.time()) + 600, issuer=issuer).text()
                 page = browser.new_page(viewport={"width": width, "height": height})
-                behind = [*(("server", url) for url in urls), ("ticket", ticket), ("person", json.dumps(person))]
+                behind = [("ticket", ticket), ("person", json.dumps(person))]
                 page.goto(f"{urls[0]}/#{urlencode(behind)}")
                 page.wait_for_selector("#features fieldset")
                 page.locator("details").first.locator("summary").click()
@@ -51,10 +50,7 @@ def main() -> None:
                 page.close()
             browser.close()
         finally:
-            for process, _ in started:
-                process.terminate()
-            for process, _ in started:
-                process.wait()
+            stop_servers(processes)
     print(f"Six pictures are in {FIGURES}.")
 
 
