@@ -239,7 +239,9 @@ def make_app(
             if not operator.admits(request.headers.get("authorization", "")):
                 return Response(status_code=401, headers={"www-authenticate": "Bearer"})
             status = await run_in_threadpool(operator.status)
-            return Response(msgspec.json.encode(status), media_type="application/json", headers=_PAGE_HEADERS)
+            return Response(
+                msgspec.json.encode(status), media_type="application/json", headers={"cache-control": "no-store"}
+            )
 
     for name, (content, kind) in page.assets().items():
         app.add_api_route(

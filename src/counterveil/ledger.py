@@ -4,7 +4,7 @@ The ledger is part of the cryptography: two different questions on one ticket wo
 is kept until it expires; then the watermark keeps it used for ever, whatever the clock says.
 
     spent: (ticket's id, request) -> SHA-256 of the request's bytes, expiry
-    about: the server's number, the watermark
+    about: the server's number, the watermark, how many questions there were
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _PATIENCE = 30.0  # seconds that one process waits for another's transaction
 _PURGE_EVERY = 60.0  # seconds
 
 _CREATE = """
-CREATE TABLE about (format INTEGER NOT NULL, server INTEGER NOT NULL, watermark INTEGER NOT NULL);
+CREATE TABLE about (
+    format INTEGER NOT NULL, server INTEGER NOT NULL, watermark INTEGER NOT NULL, questions INTEGER NOT NULL
+);
 CREATE TABLE spent (
     id BLOB NOT NULL, request INTEGER NOT NULL, fingerprint BLOB NOT NULL, expires INTEGER NOT NULL,
     PRIMARY KEY (id, request)
@@ -68,7 +70,7 @@ class Ledger:
             )
         for statement in _CREATE.split(";"):
             self._database.execute(statement)
-        self._database.execute("INSERT INTO about VALUES (?, ?, 0)", (_FORMAT, server))
+        self._database.execute("INSERT INTO about VALUES (?, ?, 0, 0)", (_FORMAT, server))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -100,6 +102,8 @@ class Ledger:
                 "INSERT INTO spent VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING fingerprint",
                 (ticket, request, fingerprint, expires),
             ).fetchone()
+            if entered is not None and request == 0:
+                self._database.execute("UPDATE about SET questions = questions + 1")
             if entered is None:
                 key = (ticket, request)
                 ((held,),) = self._database.execute(
@@ -117,9 +121,16 @@ class Ledger:
 
     def count(self) -> int:
         """Return how many requests are held; waits for nobody."""
+        return self._read("SELECT count(*) FROM spent")
+
+    def questions(self) -> int:
+        """Return how many questions were ever answered, each ticket's once; waits for nobody."""
+        return self._read("SELECT questions FROM about")
+
+    def _read(self, statement: str) -> int:
         with closing(sqlite3.connect(self.path)) as reader:
-            ((held,),) = reader.execute("SELECT count(*) FROM spent").fetchall()
-        return int(held)
+            ((number,),) = reader.execute(statement).fetchall()
+        return int(number)
 
     def check(self) -> None:
         """Refuse unless the ledger can be written now, and the clock is not behind it."""

@@ -32,7 +32,6 @@ class Operator:
     def __init__(self, server: Server, token: str, *, bits: float, budget: float | None, issued: int | None) -> None:
         self._server, self._token, self._bits, self._budget, self._issued = server, token, bits, budget, issued
         self._began = time.time()
-        self._questions = 0
         self._minutes: deque[_Minute] = deque(maxlen=_MINUTES)
 
     def admits(self, authorization: str) -> bool:
@@ -43,36 +42,44 @@ class Operator:
         """Count one request."""
         if path not in ("/v1/answer", "/v1/record"):
             return
-        now = int(time.time()) // 60
-        while not self._minutes or self._minutes[-1].began < now:
-            began = self._minutes[-1].began + 1 if self._minutes and now - self._minutes[-1].began < _MINUTES else now
-            self._minutes.append(_Minute(began))
+        minute = self._now()
         if code != "ok":
-            self._minutes[-1].refused += 1
+            minute.refused += 1
         elif path == "/v1/answer":
-            self._minutes[-1].answered += 1
-            self._questions += 1
+            minute.answered += 1
+
+    def _now(self) -> _Minute:
+        """Return this minute, after those in between, of which nothing is known but that nobody asked."""
+        now = int(time.time()) // 60
+        if not self._minutes or now - self._minutes[-1].began > _MINUTES:
+            self._minutes.clear()
+            self._minutes.append(_Minute(now))
+        while self._minutes[-1].began < now:
+            self._minutes.append(_Minute(self._minutes[-1].began + 1))
+        return self._minutes[-1]
 
     def status(self) -> dict[str, Any]:
         """Return what the page shows."""
-        terms, leaked = self._server.terms, self._bits * self._questions
+        self._now()
+        terms, questions = self._server.terms, self._server.ledger.questions()
+        leaked = self._bits * questions
         hours = (time.time() - self._began) / 3600
         facts = [
             ("server", f"{self._server.number} of {terms.parameters.servers}, up for {hours:.1f} hours"),
             ("health", self._health()),
-            ("questions answered", f"{self._questions:,} since it started"),
-            ("tickets", "open: everyone makes their own" if terms.issuer is None else self._left()),
+            ("questions answered", f"{questions:,} since the ledger was made"),
+            ("tickets", "open: everyone makes their own" if terms.issuer is None else self._left(questions)),
             ("requests held in the ledger", f"{self._server.ledger.count():,}"),
             ("one question gives away", f"{self._bits:,.1f} bits ({terms.parameters.scheme})"),
             ("given away so far", f"{leaked:,.0f} bits" + (f" of {self._budget:,.0f}" if self._budget else "")),
         ]
-        minutes = [{"answered": minute.answered, "refused": minute.refused} for minute in self._minutes]
+        minutes = [{"answered": minute.answered, "refused": minute.refused} for minute in list(self._minutes)]
         return {"facts": facts, "leaked": leaked, "budget": self._budget, "minutes": minutes}
 
-    def _left(self) -> str:
-        if self._issued is None:
-            return f"{self._questions:,} used"
-        return f"{self._questions:,} used, {max(0, self._issued - self._questions):,} left of {self._issued:,}"
+    def _left(self, used: int) -> str:
+        return f"{used:,} used" + (
+            "" if self._issued is None else f", {max(0, self._issued - used):,} left of {self._issued:,}"
+        )
 
     def _health(self) -> str:
         try:

@@ -41,6 +41,8 @@ def page(servers: Sequence[str]) -> str:
 def single_file(servers: Sequence[str]) -> str:
     """Return the page with everything inlined, under a policy that lets only that run."""
     script = "\n".join(_inlined(_text(f"{module}.js")) for module in _MODULES)
+    if re.search(r"</script|<!--|^import ", script, flags=re.M):
+        raise AssertionError("a module of the page cannot be inlined as it is written")
     style = _text("style.css")
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; {_CONNECT}; {_REST}"
     meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'

@@ -1,11 +1,12 @@
 // The applicant's side, in the browser: asks all servers at once, trusts none of them, and tells them nothing.
 
-import { honest, isPrime, smallestPrimeAbove, split, uniform, valueAt, mod } from "./field.js";
+import { bitsOf, honest, smallestPrimeAbove, split, uniform, valueAt, mod } from "./field.js";
 import { costTables, allowedLevels, Tariff } from "./preferences.js";
 import { Schema } from "./schema.js";
 import { makeSpir } from "./spir.js";
-import { decodeMessage, decodeTicket, encodeMessage, frame, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
+import { concat, decodeMessage, decodeTicket, encodeMessage, frame, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
 
+const MANIFEST = 4 << 20, ENVELOPE = 1024; // bytes
 const STEP = 20; // milliseconds: what is computed here ends on a multiple of that, so that no server can time it
 
 // What went wrong: `code` is for the page's words, `server` is the address at fault, if one is.
@@ -23,22 +24,27 @@ export class Deployment {
     [this.form, this.reveal] = parameters.scheme.split("/");
     if (terms.version !== "counterveil/1") throw new Trouble("terms", `version ${terms.version}`);
     if (this.form !== "table") throw new Trouble("form", this.form);
+    const { servers, collusion, k, max_weight: maxWeight, d_min: dMin } = parameters;
+    const whole = [servers, collusion, k, maxWeight, dMin, terms.rows].every((v) => Number.isSafeInteger(v) && v >= 1);
+    const masked = this.reveal.startsWith("masked");
+    const known = ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
+    if (!whole || !known || servers <= collusion || servers > 64 || terms.rows >= 2 ** 28 || (masked ? k > 1 && dMin > 1 : dMin !== 1))
+      throw new Trouble("terms", "parameters");
     this.terms = terms;
     this.schema = new Schema(terms.schema);
-    this.k = parameters.k;
-    this.collusion = parameters.collusion;
+    this.collusion = collusion;
     this.differences = this.reveal.endsWith("differences");
-    this.mask = this.reveal.startsWith("masked") ? parameters.d_min : 1;
-    this.tariff = new Tariff(this.schema, parameters.max_weight, parameters.d_min);
+    this.mask = masked ? dMin : 1;
+    this.tariff = new Tariff(this.schema, maxWeight, dMin);
     this.q = BigInt(terms.q);
     this.alphas = terms.alphas.map(BigInt);
     this.top = this.tariff.bound + BigInt(this.mask) - 1n;
     const bound = this.differences ? 2n * this.top : this.top;
-    const servers = BigInt(parameters.servers);
-    const smallest = smallestPrimeAbove(bound > servers ? bound : servers);
-    if (!isPrime(this.q) || this.q !== smallest) throw new Trouble("terms", `q is ${this.q}, and should be ${smallest}`);
+    if (bound >= 1n << 61n) throw new Trouble("terms", "costs beyond any field"); // so that a random word holds an element
+    const smallest = smallestPrimeAbove(bound > BigInt(servers) ? bound : BigInt(servers));
+    if (this.q !== smallest) throw new Trouble("terms", `q is ${this.q}, and should be ${smallest}`);
     const points = new Set(this.alphas.map((alpha) => mod(alpha, this.q)));
-    if (this.alphas.length !== parameters.servers || points.size !== this.alphas.length || points.has(0n))
+    if (this.alphas.length !== servers || points.size !== this.alphas.length || points.has(0n))
       throw new Trouble("terms", "alphas");
     this.rows = terms.rows;
     this.length = this.differences ? this.rows - 1 : this.rows;
@@ -57,7 +63,23 @@ export class Deployment {
   }
 }
 
-async function request(server, path, body, { timeout = 60000, patience = 10000 } = {}) {
+// Read a body no longer than it may be.
+async function content(response, most) {
+  const parts = [];
+  let length = 0;
+  for (const reader = response.body.getReader(); ;) {
+    const { done, value } = await reader.read();
+    if (done) return concat(...parts);
+    parts.push(value);
+    length += value.length;
+    if (length > most) {
+      await reader.cancel();
+      return null;
+    }
+  }
+}
+
+async function request(server, path, body, most, { timeout = 60000, patience = 10000 } = {}) {
   const until = performance.now() + patience;
   for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
     const stop = new AbortController();
@@ -67,14 +89,15 @@ async function request(server, path, body, { timeout = 60000, patience = 10000 }
         method: body ? "POST" : "GET", body, signal: stop.signal, credentials: "omit", redirect: "error", cache: "no-store",
         referrerPolicy: "no-referrer", headers: body ? { "content-type": "application/octet-stream" } : {},
       });
-      const content = new Uint8Array(await response.arrayBuffer());
-      if (response.ok) return content;
+      const said = await content(response, most);
+      if (said === null) throw new Trouble("malformed_answer", "too long", server);
+      if (response.ok) return said;
       if (![502, 503, 504].includes(response.status)) {
-        let code = "refused";
+        let code;
         try {
-          code = JSON.parse(new TextDecoder().decode(content)).code;
+          code = JSON.parse(new TextDecoder().decode(said)).code;
         } catch { /* a refusal without a reason */ }
-        throw new Trouble(typeof code === "string" ? code : "refused", `HTTP ${response.status}`, server);
+        throw new Trouble(/^ticket_[a-z_]+$/.test(code) ? code : "refused", `HTTP ${response.status}`, server);
       }
     } catch (error) {
       if (error instanceof Trouble) throw error; // else the connection broke: the same bytes again
@@ -94,19 +117,22 @@ async function everyone(promises) {
   return settled.map((each) => each.value);
 }
 
-const settle = (began, rows) => {
+async function settle(began, rows) {
   const step = STEP * (1 + Math.floor(rows / 20000));
-  return new Promise((resolve) => setTimeout(resolve, step - ((performance.now() - began) % step)));
-};
+  const until = began + step * Math.ceil((performance.now() - began + 1) / step);
+  await new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.floor(until - performance.now()) - 1)));
+  while (performance.now() < until); // timers count whole milliseconds
+}
 
 // Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent.
 export async function connect(urls, options) {
   const servers = urls.map((url) => url.trim().replace(/\/+$/, "")).filter(Boolean);
-  if (new Set(servers).size < Math.max(2, servers.length)) throw new Trouble("addresses");
+  const fine = servers.every((server) => /^https?:\/\/[^/]/.test(server));
+  if (!fine || new Set(servers).size < Math.max(2, servers.length)) throw new Trouble("addresses");
   const manifests = await everyone(servers.map(async (server) => {
-    const content = await request(server, "/v1/manifest", null, options);
+    const said = await request(server, "/v1/manifest", null, MANIFEST, options);
     try {
-      const manifest = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(content));
+      const manifest = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(said));
       if (!/^[0-9a-f]{64}$/.test(manifest.digest) || !Number.isInteger(manifest.server)) throw new Error();
       return manifest;
     } catch {
@@ -126,8 +152,15 @@ export async function connect(urls, options) {
   } catch (error) {
     throw error instanceof Trouble ? error : new Trouble("terms", String(error));
   }
+  if (manifests.some((m) => m.server < 1 || m.server > first.terms.parameters.servers)) throw new Trouble("disagree", "a number too high");
+  let signer;
+  try {
+    signer = await crypto.subtle.importKey("raw", unhex(first.terms.signer), "Ed25519", false, ["verify"]);
+  } catch {
+    throw new Trouble("browser"); // before a ticket is spent
+  }
   const peers = new Map(manifests.map((manifest, i) => [manifest.server, servers[i]]));
-  return { deployment, peers, digest: unhex(first.digest), options };
+  return { deployment, peers, signer, digest: unhex(first.digest), options };
 }
 
 function admitted(session, text) {
@@ -173,24 +206,27 @@ export function nearest(costs) {
   return best;
 }
 
-const isSigned = async (terms, record, signature) => {
-  const key = await crypto.subtle.importKey("raw", unhex(terms.signer), "Ed25519", false, ["verify"]);
-  return crypto.subtle.verify("Ed25519", key, signature, frame("counterveil/1", "record", unhex(terms.database), record));
-};
+const isSigned = ({ signer, deployment: { terms } }, record, signature) =>
+  crypto.subtle.verify("Ed25519", signer, signature, frame("counterveil/1", "record", unhex(terms.database), record));
 
 // Ask. `own` maps features to levels, `wishes` to preferences; `watch` sees every message. Only the first record is explained.
-export async function ask(session, ticketText, own, wishes, watch = () => {}) {
+// With the `attempt` of a question that broke off, the very same bytes are sent again.
+export async function ask(session, ticketText, own, wishes, watch = () => {}, attempt = {}) {
   const { deployment, peers, options } = session;
   const { terms, schema, q, rows, length } = deployment;
   const secret = secretOf(deployment, own, wishes);
-  const ticket = admitted(session, ticketText);
+  const ticket = (attempt.ticket ??= admitted(session, ticketText));
+  attempt.bytes ??= new Map();
   const post = async (server, path, kind, request_, among, body, expected) => {
-    const bytes = encodeMessage({ kind, server, ticket: ticket.bytes, request: request_, among, body });
-    const content = await request(peers.get(server), path, bytes, options);
-    watch(server, peers.get(server), bytes, content);
+    const which = `${server}/${request_}`;
+    const bytes = attempt.bytes.get(which) ?? encodeMessage({ kind, server, ticket: ticket.bytes, request: request_, among, body });
+    attempt.bytes.set(which, bytes);
+    watch(which, server, peers.get(server), bytes, null);
+    const said = await request(peers.get(server), path, bytes, expected + ENVELOPE, options);
+    watch(which, server, peers.get(server), bytes, said);
     let answer;
     try {
-      answer = decodeMessage(content, kind === "query" ? "answer" : "record-answer");
+      answer = decodeMessage(said, kind === "query" ? "answer" : "record-answer");
     } catch {
       throw new Trouble("malformed_answer", "", peers.get(server));
     }
@@ -201,7 +237,7 @@ export async function ask(session, ticketText, own, wishes, watch = () => {}) {
   };
 
   const queries = shares(deployment, ticket.servers, secret);
-  const size = packedBytes((q - 1n).toString(2).length, length);
+  const size = packedBytes(bitsOf(q), length);
   const bodies = await everyone(ticket.servers.map((n, i) =>
     post(n, "/v1/answer", "query", 0, ticket.servers, packVector(queries[i], q), size)));
   let began = performance.now();
@@ -242,7 +278,7 @@ export async function ask(session, ticketText, own, wishes, watch = () => {}) {
   try {
     if (!plausible) throw new Trouble("tampered");
     const [whole] = records;
-    if (!(await isSigned(terms, whole.slice(0, -64), whole.slice(-64)))) throw new Trouble("tampered");
+    if (!(await isSigned(session, whole.slice(0, -64), whole.slice(-64)))) throw new Trouble("tampered");
     let record;
     try {
       record = schema.readRecord(whole.slice(0, -64), terms.record);
@@ -263,7 +299,7 @@ export async function ask(session, ticketText, own, wishes, watch = () => {}) {
 }
 
 function explain(deployment, own, wishes, record, each) {
-  const { schema, tariff } = deployment;
+  const { schema } = deployment;
   const broken = schema.costed.filter((f) => !allowedLevels(f, own.get(f), wishes.get(f) ?? {})[record.codes.get(f)]);
   const total = each.reduce((a, b) => a + b, 0n);
   const changes = schema.costed.flatMap((feature, j) => {
@@ -276,5 +312,5 @@ function explain(deployment, own, wishes, record, each) {
     }];
   });
   changes.sort((a, b) => b.share - a.share);
-  return { feasible: broken.length === 0, broken, changes, cost: Number(total) / tariff.unit, codes: record.codes };
+  return { feasible: broken.length === 0, broken, changes, codes: record.codes };
 }

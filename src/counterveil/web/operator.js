@@ -61,6 +61,8 @@ async function refresh(token) {
   const response = await fetch("operator/status", { headers: { authorization: `Bearer ${token}` }, cache: "no-store", credentials: "omit" });
   if (response.status === 401) {
     clearInterval(timer);
+    $("enter").hidden = false;
+    $("facts").hidden = true;
     $("status").replaceChildren(make("p", "That is not this server's token.", "card trouble"));
     return;
   }

@@ -10,7 +10,7 @@ const SLOW = 5000; // milliseconds before the page says that it waits
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name in node && name !== "list") node[name] = value;
+    if (name in node) node[name] = value;
     else node.setAttribute(name, value);
   }
   node.append(...children);
@@ -20,18 +20,16 @@ function make(tag, attributes = {}, ...children) {
 let session = null;
 let controls = new Map(); // feature -> { value(), wish() }
 
-function given() {
-  const fragment = new URLSearchParams(location.hash.slice(1));
-  const config = JSON.parse($("config").textContent);
-  const own = location.protocol.startsWith("http") ? [location.origin] : [];
-  const named = fragment.getAll("server");
-  const servers = named.length ? named : [...new Set([...config.servers, ...(config.servers.length ? [] : own)])];
-  let person = {};
-  try {
-    person = JSON.parse(fragment.get("person") ?? "{}");
-  } catch { /* not ours */ }
-  return { servers, ticket: fragment.get("ticket") ?? "", person };
-}
+// What stands behind # is read once and then taken out of the address: a ticket is a bearer's.
+const fragment = new URLSearchParams(location.hash.slice(1));
+if (location.hash) history.replaceState(null, "", location.pathname + location.search);
+const config = JSON.parse($("config").textContent);
+const home = config.servers.length ? config.servers : location.protocol.startsWith("http") ? [location.origin] : [];
+let person = {};
+try {
+  person = Object(JSON.parse(fragment.get("person") ?? "{}"));
+} catch { /* not ours */ }
+let servers = fragment.getAll("server").length ? fragment.getAll("server") : home;
 
 function say(...nodes) {
   $("status").replaceChildren(...nodes);
@@ -42,23 +40,26 @@ function wait(text) {
   return setTimeout(() => say(make("p", { className: "card" }, make("span", { className: "spinner" }), WORDS.slow)), SLOW);
 }
 
+function addresses(way) {
+  const box = make("textarea", { id: "servers", rows: 3, cols: 34, value: servers.join("\n") });
+  const use = make("button", { type: "button", className: "quiet", onclick: () => start(box.value.split(/\s+/).filter(Boolean)) }, WORDS.connect);
+  way.append(make("label", { htmlFor: "servers" }, make("div", {}, WORDS.addresses), box), use);
+}
+
 function trouble(error, again) {
-  const known = error instanceof Trouble && WORDS.trouble[error.code] ? error.code : error instanceof RangeError ? "input" : "refused";
-  const [heading, text] = WORDS.trouble[known];
-  const detail = known === "input" ? error.message : error.server ? `${text} (${error.server})` : text;
+  const known = error instanceof Trouble && Object.hasOwn(WORDS.trouble, error.code) ? error.code : "refused";
+  const [heading, text] = known === "other" ? [WORDS.other, WORDS.otherText] : WORDS.trouble[known];
+  const detail = known === "input" ? error.detail : error.server ? `${text} (${error.server})` : text;
   const way = make("div", { className: "way" });
-  if (["addresses", "unreachable", "disagree", "ticket_for_other_servers"].includes(known)) {
-    const box = make("textarea", { id: "servers", rows: 3, cols: 34, value: given().servers.join("\n") });
-    const use = make("button", { type: "button", className: "quiet", onclick: () => start(box.value.split(/\s+/)) }, WORDS.connect);
-    way.append(make("label", { htmlFor: "servers" }, make("div", {}, WORDS.addresses), box), use);
-  }
+  if (["addresses", "other", "unreachable", "disagree", "ticket_for_other_servers"].includes(known)) addresses(way);
   if (again) way.append(make("button", { type: "button", onclick: again }, WORDS.again));
   const card = make("div", { className: "card trouble" }, make("h2", {}, heading), make("p", {}, detail), way);
   card.dataset.code = known;
   say(card);
 }
 
-async function start(servers = given().servers) {
+async function start(chosen) {
+  servers = chosen;
   $("form").hidden = $("answer").hidden = $("left").hidden = true;
   const slow = wait(WORDS.loading);
   try {
@@ -73,12 +74,12 @@ async function start(servers = given().servers) {
 }
 
 function draw() {
-  const { person, ticket } = given();
   const { schema, terms } = session.deployment;
   controls = new Map();
-  $("features").replaceChildren(...schema.costed.map((feature, i) => card(feature, i, person[feature.name])));
+  $("features").replaceChildren(...schema.costed.map((feature, i) => card(feature, i, Object.hasOwn(person, feature.name) ? person[feature.name] : undefined)));
   $("ticket-row").hidden = terms.tickets === "open";
-  if (ticket) $("ticket").value = ticket;
+  if (!$("ticket").value) $("ticket").value = fragment.get("ticket") ?? "";
+  $("asks").textContent = WORDS.asked([...session.peers.values()].join(", "));
   $("form").hidden = false;
 }
 
@@ -91,34 +92,41 @@ function card(feature, i, start) {
 
 function valueControl(feature, id, start) {
   const label = feature.title;
-  if (feature.kind === "boolean") {
-    const box = make("input", { type: "checkbox", id, checked: Boolean(start) });
+  const optional = feature.missing === "level";
+  if (feature.kind === "boolean" && !optional) {
+    const box = make("input", { type: "checkbox", id, checked: start === true });
     return [make("label", { className: "value", htmlFor: id }, box, feature.title), () => box.checked];
   }
   if (feature.kind !== "numeric") {
-    const select = make("select", { id, "aria-label": label }, ...feature.values.map((v, n) => make("option", { value: n }, feature.show(v))));
-    select.value = String(Math.max(0, feature.values.findIndex((v) => v === start)));
-    return [make("div", { className: "value" }, select), () => feature.values[Number(select.value)]];
+    const options = feature.values.map((v, n) => make("option", { value: n }, feature.show(v)));
+    if (optional) options.unshift(make("option", { value: -1 }, WORDS.missing));
+    const select = make("select", { id, "aria-label": label }, ...options);
+    const at = feature.values.findIndex((v) => v === start);
+    select.value = String(at < 0 && !optional ? 0 : at);
+    return [make("div", { className: "value" }, select), () => feature.values[Number(select.value)] ?? null];
   }
   const middle = feature.value(Math.round(feature.steps / 2));
-  const number = make("input", { type: "number", id, step: "any", min: feature.low, max: feature.high, value: start ?? middle, "aria-label": label, required: feature.missing === "refuse" });
-  const slider = make("input", { type: "range", min: 0, max: feature.steps, step: 1, "aria-label": `${label}, slider`, value: feature.code(start ?? middle) });
-  slider.setAttribute("aria-valuetext", feature.show(start ?? middle));
+  const first = typeof start === "number" ? start : start === null && optional ? "" : middle;
+  const number = make("input", { type: "number", id, step: "any", min: feature.low, max: feature.high, value: first, "aria-label": label });
+  const slider = make("input", { type: "range", min: 0, max: feature.steps, step: 1, "aria-label": WORDS.slider(label) });
+  const follow = () => {
+    if (number.value !== "") slider.value = feature.code(Number(number.value));
+    slider.setAttribute("aria-valuetext", number.value === "" ? WORDS.missing : feature.show(Number(number.value)));
+  };
   slider.oninput = () => {
     number.value = feature.value(Number(slider.value));
-    slider.setAttribute("aria-valuetext", feature.show(feature.value(Number(slider.value))));
+    follow();
   };
-  number.oninput = () => {
-    if (number.value !== "") slider.value = feature.code(Number(number.value));
-  };
-  const unit = make("span", { className: "unit" }, feature.unit);
+  number.oninput = follow;
+  follow();
   const read = () => {
-    if (number.value === "") return null;
+    if (number.value === "" && optional) return null;
     const value = Number(number.value);
-    if (value < feature.low || value > feature.high) throw new RangeError(`${label}: ${feature.show(feature.low)} to ${feature.show(feature.high)}`);
+    if (number.value === "" || value < feature.low || value > feature.high)
+      throw new Trouble("input", WORDS.range(label, feature.show(feature.low), feature.show(feature.high)));
     return value;
   };
-  return [make("div", {}, make("div", { className: "value" }, number, unit), slider), read];
+  return [make("div", {}, make("div", { className: "value" }, number, make("span", { className: "unit" }, feature.unit)), slider), read];
 }
 
 function wishControl(feature, id) {
@@ -150,34 +158,38 @@ function wishControl(feature, id) {
   return [details, wish];
 }
 
-async function submit(event) {
+function submit(event) {
   event.preventDefault();
-  $("answer").hidden = $("left").hidden = true;
-  let own, wishes;
   try {
-    own = new Map([...controls].map(([feature, control]) => [feature, feature.code(control.value())]));
-    wishes = new Map([...controls].map(([feature, control]) => [feature, control.wish()]));
+    const before = new Map([...controls].map(([feature, control]) => [feature, control.value()]));
+    const own = new Map([...before].map(([feature, value]) => [feature, feature.code(value)]));
+    const wishes = new Map([...controls].map(([feature, control]) => [feature, control.wish()]));
+    question({ before, own, wishes, ticket: $("ticket").value, attempt: {}, messages: new Map() });
   } catch (error) {
-    trouble(error);
-    return;
+    trouble(error instanceof Trouble ? error : new Trouble("input", error.message));
   }
-  const before = new Map([...controls].map(([feature, control]) => [feature, control.value()]));
-  const messages = [];
+}
+
+// Ask; where a server could not be reached, the very same bytes can be sent again.
+async function question(asked) {
+  const { before, own, wishes, ticket, attempt, messages } = asked;
+  $("answer").hidden = $("left").hidden = true;
   $("ask").disabled = true;
   const slow = wait(WORDS.asking);
+  const watch = (which, server, url, up, down) => messages.set(which, { server, url, up, down });
   try {
-    const found = await ask(session, $("ticket").value, own, wishes, (server, url, up, down) => messages.push({ server, url, up, down }));
+    const found = await ask(session, ticket, own, wishes, watch, attempt);
     say();
     show(found, before);
-    leftThisComputer(messages, own, wishes);
     $("answer").focus({ preventScroll: true });
     $("answer").scrollIntoView({ block: "start" });
   } catch (error) {
-    trouble(error, error.code === "unreachable" ? () => $("form").requestSubmit() : undefined);
+    trouble(error, error.code === "unreachable" ? () => question(asked) : undefined);
     $("status").scrollIntoView({ block: "nearest" });
   } finally {
     clearTimeout(slow);
     $("ask").disabled = false;
+    if (messages.size) leftThisComputer([...messages.values()], own, wishes);
   }
 }
 
@@ -198,7 +210,7 @@ function show(found, before) {
   if (found.feasible && found.changes.length) {
     const head = make("tr", {}, ...[WORDS.feature, WORDS.now, WORDS.after].map((t) => make("th", { scope: "col" }, t)));
     const rows = found.changes.map((c) => {
-      const bar = make("div", { className: "bar", role: "img", ariaLabel: WORDS.share(Math.round(100 * c.share)) });
+      const bar = make("div", { className: "bar", role: "img", "aria-label": WORDS.share(Math.round(100 * c.share)) });
       bar.style.width = `${Math.max(2, 100 * c.share)}%`;
       return make("tr", {}, make("th", { scope: "row" }, c.feature.title, bar), make("td", {}, c.feature.show(before.get(c.feature))),
         make("td", { className: "after" }, c.feature.show(c.value)));
@@ -212,33 +224,35 @@ function show(found, before) {
 }
 
 function picture(bytes, label) {
-  const width = 48, height = Math.max(4, Math.min(24, Math.ceil(bytes.length / width)));
-  const canvas = make("canvas", { width, height, role: "img", ariaLabel: label });
+  const width = 48, height = Math.min(24, Math.ceil(bytes.length / width));
+  const canvas = make("canvas", { width, height, role: "img", "aria-label": label });
   const paint = canvas.getContext("2d");
   const image = paint.createImageData(width, height);
-  for (let i = 0; i < width * height; i++) {
-    const grey = bytes[i % bytes.length];
-    image.data.set([grey, grey, grey, 255], 4 * i);
-  }
+  bytes.slice(0, width * height).forEach((grey, i) => image.data.set([grey, grey, grey, 255], 4 * i));
   paint.putImageData(image, 0, 0);
   return canvas;
 }
 
 function leftThisComputer(messages, own, wishes) {
   const { deployment } = session;
-  const servers = [...new Set(messages.map((m) => m.server))].sort((a, b) => a - b);
-  const again = shares(deployment, servers, secretOf(deployment, own, wishes));
+  const asked = [...new Set(messages.map((m) => m.server))].sort((a, b) => a - b);
+  const again = shares(deployment, asked, secretOf(deployment, own, wishes));
   const box = make("div", { className: "card" }, make("h2", {}, WORDS.left), make("p", {}, WORDS.leftLead));
-  servers.forEach((server, i) => {
+  asked.forEach((server, i) => {
     const all = messages.filter((m) => m.server === server);
-    const up = all.reduce((n, m) => n + m.up.length, 0), down = all.reduce((n, m) => n + m.down.length, 0);
+    const [up, down] = ["up", "down"].map((way) => all.reduce((n, m) => n + (m[way]?.length ?? 0), 0).toLocaleString("en"));
     const payload = packVector(again[i], deployment.q);
-    const sent = all[0].up.slice(-payload.length);
     const pair = make("div", { className: "noise" });
-    for (const [title, bytes] of [[WORDS.seen, sent], [WORDS.otherwise, payload]]) {
+    for (const [title, bytes] of [[WORDS.seen, all[0].up.slice(-payload.length)], [WORDS.otherwise, payload]]) {
       pair.append(make("div", {}, make("p", { className: "soft" }, title), picture(bytes, title), make("code", {}, `${hex(bytes.slice(0, 72))}…`)));
     }
-    box.append(make("h3", {}, WORDS.sent(server, up.toLocaleString("en"), down.toLocaleString("en"))), pair);
+    box.append(make("h3", {}, WORDS.sent(server, all[0].url, up, down)), pair);
+    all.forEach((m, n) => {
+      const details = make("details", {}, make("summary", {}, WORDS.message(n + 1, m.up.length, m.down?.length ?? 0)));
+      for (const [title, bytes] of [[WORDS.up, m.up], [WORDS.down, m.down ?? []]])
+        details.append(make("p", { className: "soft" }, title), make("code", {}, hex(bytes)));
+      box.append(details);
+    });
   });
   $("left").replaceChildren(box);
   $("left").hidden = false;
@@ -252,4 +266,6 @@ $("ticket-label").textContent = WORDS.ticket;
 $("ask").textContent = WORDS.ask;
 if (!location.protocol.startsWith("http")) $("trust").parentElement.hidden = true;
 $("form").addEventListener("submit", submit);
-start();
+const foreign = config.servers.length && servers.some((server) => !config.servers.includes(server));
+if (foreign) trouble(new Trouble("other"));
+else start(servers);

@@ -5,8 +5,6 @@ import { rint } from "./schema.js";
 export class Tariff {
   constructor(schema, maxWeight, dMin) {
     this.features = schema.costed;
-    this.maxWeight = maxWeight;
-    this.dMin = dMin;
     this.stretch = Math.max(1, ...this.features.filter((f) => f.ordered).map((f) => f.steps));
     this.unit = Math.max(this.stretch ** 2, 100);
     const twice = this.features.some((f) => f.kind === "categorical" && f.encoding === "one-hot");

@@ -29,7 +29,7 @@ export class Feature {
     }
     const number = Math.min(Math.max(value, this.low), this.high);
     const part = this.log ? Math.log(number / this.low) / Math.log(this.high / this.low) : (number - this.low) / (this.high - this.low);
-    return rint(part * this.steps);
+    return rint(Math.round(part * this.steps * 1e9) / 1e9); // as the Python side: halves are halves
   }
 
   value(code) {
@@ -55,8 +55,8 @@ export class Feature {
     const fixed = /\.(\d+)f$/.exec(this.format);
     const digits = fixed ? Number(fixed[1]) : this.places;
     const own = !fixed && Math.abs(Number(value.toFixed(digits)) - value) > 1e-9 * Math.max(1, Math.abs(value));
-    const options = own || this.log ? { maximumSignificantDigits: Math.abs(value) < 1000 ? 4 : 15, maximumFractionDigits: 4 }
-      : { minimumFractionDigits: digits, maximumFractionDigits: digits };
+    const short = Math.abs(value) < 1000 ? { maximumSignificantDigits: 4 } : { maximumFractionDigits: 0 };
+    const options = !fixed && (own || this.log) ? short : { minimumFractionDigits: digits, maximumFractionDigits: digits };
     if (this.format && !this.format.includes(",")) options.useGrouping = false;
     return `${new Intl.NumberFormat("en", options).format(value)} ${this.unit}`.trim();
   }
