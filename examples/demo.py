@@ -28,8 +28,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from counterveil import Client, Counterfactual, Database, Preferences
+from counterveil.agreement import Peer
 from counterveil.cli_applicant import show, traffic_table
-from counterveil.client import Peer
 from counterveil.datasets import german_credit
 from counterveil.frames import Table as Frame
 from counterveil.keys import COMMON, PRIVATE, PUBLIC, Issuer, write_keys

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from counterveil import Counterfactual, local, wire
-from counterveil.client import AsyncClient, Peer
+from counterveil.agreement import Peer
+from counterveil.client import AsyncClient
 from counterveil.errors import CounterveilError
 from service import Service, numbers_database, running
 

@@ -19,7 +19,8 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from . import tickets, wire
-from .client import AsyncClient, Client, Peer, check_agreement, deployment_of
+from .agreement import Peer, check_agreement, deployment_of
+from .client import AsyncClient, Client
 from .deployment import Deployment
 from .errors import CounterveilError, UnknownName, WrongType
 from .explain import Counterfactual, Explanation

@@ -18,7 +18,8 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from . import checks
-from .client import AsyncClient, deployment_of
+from .agreement import deployment_of
+from .client import AsyncClient
 from .database import Database
 from .deployment import Deployment
 from .errors import InvalidKey, MissingPackage, OutOfRange, UnknownName, WrongType
