@@ -170,7 +170,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         if outside.any() and not (clamp and np.isfinite(numbers).all()):
             first = int(np.argmax(outside))
             raise OutOfRange(f"{self.name}[{int(rows[first])}]", got=numbers[first], expected=self._expected())
-        return np.rint(np.round(self.position(numbers) * self.steps, 9)).astype(np.int64)  # halves are halves
+        return np.rint(self.position(numbers) * self.steps).astype(np.int64)
 
     def position(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return where numbers lie between low (0) and high (1); those beyond count as the ends."""

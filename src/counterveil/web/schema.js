@@ -29,7 +29,7 @@ export class Feature {
     }
     const number = Math.min(Math.max(value, this.low), this.high);
     const part = this.log ? Math.log(number / this.low) / Math.log(this.high / this.low) : (number - this.low) / (this.high - this.low);
-    return rint(Math.round(part * this.steps * 1e9) / 1e9); // as the Python side: halves are halves
+    return rint(part * this.steps);
   }
 
   value(code) {
