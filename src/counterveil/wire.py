@@ -29,7 +29,6 @@ MOST_RECORDS = 255
 MOST_LIARS = 5  # finding them tries every set of so many servers
 ENVELOPE = 1024  # bytes that a message has at most around its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
-REFUSAL_LIMIT = 64 << 10
 _BLOCK = 1 << 16  # symbols packed at a time
 _TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # bidirectional overrides
 

@@ -75,22 +75,20 @@ export class Schema {
 
   readRecord(bytes, kind) {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-    const codes = new Map(), values = new Map();
+    const codes = new Map();
     let at = 0;
     for (const f of this.features) {
       if (kind === "row" && f.kind === "numeric") {
         const value = view.getFloat64(at, true);
         at += 8;
         codes.set(f, f.code(Number.isNaN(value) ? null : value));
-        values.set(f, Number.isNaN(value) ? null : value);
       } else {
         const code = view.getUint16(at, true);
         at += 2;
         if (code > f.largest) throw new RangeError(`${f.title}: no such level`);
         codes.set(f, code);
-        values.set(f, f.value(code));
       }
     }
-    return { codes, values };
+    return { codes };
   }
 }
