@@ -60,7 +60,7 @@ def serve(folder: Path, number: int, port: int) -> None:
     app, scheme, rows = make_app(server), deployment.scheme, deployment.rows(database.codes)
 
     def nearest(body: bytes) -> bytes:
-        table = unpack("table", scheme.field, body, scheme.form.symbols)
+        table = unpack("table", scheme.field, body, scheme.symbols)
         costs = scheme.form.evaluate(scheme.field, rows, table)
         return bytes(database.served[int(np.argmin(costs))])
 

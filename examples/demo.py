@@ -103,9 +103,9 @@ def show_noise(client: Client, sent: dict[int, list[Message]], person: dict[str,
     again = scheme.query(question, Fresh())
     table = Table(title="What each server saw of the question", box=box.SIMPLE_HEAD)
     table.add_column("")
-    table.add_column(f"the first six of {scheme.form.symbols} numbers mod {scheme.field.q:,}")
+    table.add_column(f"the first six of {scheme.symbols} numbers mod {scheme.field.q:,}")
     for n in range(1, scheme.servers + 1):
-        seen = unpack("query", scheme.field, sent[n][0].body, scheme.form.symbols)
+        seen = unpack("query", scheme.field, sent[n][0].body, scheme.symbols)
         for label, query in (("", seen), (", if asked again", again[n - 1])):
             table.add_row(f"server {n}{label}", " ".join(f"{value:>9}" for value in query[:6]))
     console.print(table)

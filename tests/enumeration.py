@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations, product
 from typing import Any
 
 import numpy as np
 
-from counterveil import Question, Scheme
+from counterveil import Field, Question, Scheme
 from counterveil.arrays import Order, Vector
 
 
@@ -44,6 +44,9 @@ class FixedCommon:
         assert q == self.moduli.get(purpose, q)  # uniform over the whole range, not over a part of it
         return np.array(given, dtype=np.int64)
 
+    def substream(self, purpose: str, request: int, coefficient: int, block: int) -> Callable[[int], bytes]:
+        raise AssertionError("opened reveals take elements")
+
     def order(self, count: int) -> Order:
         assert len(self.permutation) == count
         return np.array(self.permutation, dtype=np.intp)
@@ -75,7 +78,7 @@ def commons(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> Iterator
 
 def database_private(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> bool:
     """Whether, for every tuple of queries and given the value at 0, the answers look the same for all databases."""
-    field, servers = scheme.field, range(1, scheme.servers + 1)
+    field, servers = Field(scheme.field.q), range(1, scheme.servers + 1)
     databases = [np.array(rows, dtype=np.uint8).reshape(M, -1) for rows in _databases(scheme, M)]
     queries = [np.array(Q, dtype=np.int64) for Q in product(range(field.q), repeat=scheme.form.symbols)]
     randomness = list(commons(scheme, M, unfilled=unfilled))

@@ -189,16 +189,16 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     asked = [
         Message(1, "query", n, good.encode(), 0, (1, 2), wire.pack(scheme.field, q)) for n, q in enumerate(queries, 1)
     ]
-    replies = [s.answer(wire.encode(m)) for s, m in zip(servers, asked, strict=True)]
+    replies = [s.answer(wire.encode(m)).whole() for s, m in zip(servers, asked, strict=True)]
     answers = [wire.unpack("answer", scheme.field, wire.decode(r, "answer").body, 4) for r in replies]
-    revealed = scheme.recover(question, queries, answers, 5)
+    revealed = scheme.recover(question, queries, answers, 5).revealed
     position = scheme.nearest(revealed)
     spir = make_spir(servers=2, collusion=1, length=servers[0]._records.shape[1])
     wanted = [
         Message(1, "record-query", n, good.encode(), 1, (1, 2), q.tobytes())
         for n, q in enumerate(spir.query(5, position, Pads(2)), 1)
     ]
-    records = [s.record(wire.encode(m)) for s, m in zip(servers, wanted, strict=True)]
+    records = [s.record(wire.encode(m)).whole() for s, m in zip(servers, wanted, strict=True)]
     parts = [np.frombuffer(wire.decode(r, "record-answer").body, dtype=np.uint8) for r in records]
 
     def refused(code: str, why: str, message: Message, path: str = "/v1/answer") -> dict[str, str]:

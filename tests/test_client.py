@@ -13,6 +13,7 @@ import pytest
 
 from counterveil import Client, asking
 from counterveil.errors import CounterveilError, InvalidInput, ServerFault
+from counterveil.server import Reply
 from service import numbers_database
 from test_lying import PERSON, deployed
 
@@ -160,12 +161,12 @@ def test_the_gap_before_the_record_query_is_a_multiple_of_a_public_step(
         times: list[float] = []
         original = made.servers[0].answer, made.servers[0].record
 
-        def answer(body: bytes) -> bytes:
+        def answer(body: bytes) -> Reply:
             result = original[0](body)
             times.append(time.monotonic())
             return result
 
-        def record(body: bytes) -> bytes:
+        def record(body: bytes) -> Reply:
             times.append(time.monotonic())
             return original[1](body)
 

@@ -133,7 +133,7 @@ def test_spare_servers_cancel_a_mask(pads: int, recovered: bool) -> None:
     rng = np.random.default_rng(3)
     rows = rng.integers(0, 11, (50, 2))
     scheme = make_scheme("mask", levels=10, d=2, servers=3, collusion=1, d_min=100)
-    field, reveal = scheme.field, scheme.reveal
+    field, reveal = Field(scheme.field.q), scheme.reveal
     coefficients = [rng.integers(0, field.q, 50) if t < pads else np.zeros(50, dtype=np.int64) for t in range(2)]
     common = FixedCommon([c.tolist() for c in coefficients], rng.integers(0, 100, 50).tolist())
     assert reveal.masked
@@ -147,7 +147,7 @@ def test_spare_servers_cancel_a_mask(pads: int, recovered: bool) -> None:
 
 def crafted_question_reads_rows(scheme: Scheme, rows: Vector) -> int:
     """One question in base 2(R + 1) far outside [0:R]^d; the cost then spells the row out, digit by digit."""
-    field, d, R = scheme.field, scheme.form.d, max(scheme.form.levels)
+    field, d, R = Field(scheme.field.q), scheme.form.d, max(scheme.form.levels)
     room = 4 * d * R * R + 400
     base = [room * (R + 1) ** j % field.q for j in range(d)]
     queries = np.stack([field.vector(base)] * scheme.servers)

@@ -24,7 +24,7 @@ from counterveil.gf256 import PRODUCTS
 from counterveil.keys import Issuer
 from counterveil.ledger import Ledger
 from counterveil.randomness import new_key
-from counterveil.server import Server, make_terms
+from counterveil.server import Reply, Server, make_terms
 from counterveil.spir import Polynomials, Subsets
 from counterveil.tickets import mint
 from service import numbers_database
@@ -47,17 +47,18 @@ class Liar(Server):
     on_answer: Altered | None = None
     on_record: Altered | None = None
 
-    def answer(self, body: bytes) -> bytes:
+    def answer(self, body: bytes) -> Reply:
         return self._altered(super().answer(body), "answer", self.on_answer)
 
-    def record(self, body: bytes) -> bytes:
+    def record(self, body: bytes) -> Reply:
         return self._altered(super().record(body), "record-answer", self.on_record)
 
-    def _altered(self, reply: bytes, kind: wire.Kind, alter: Altered | None) -> bytes:
+    def _altered(self, reply: Reply, kind: wire.Kind, alter: Altered | None) -> Reply:
         if alter is None:
             return reply
-        message = wire.decode(reply, kind)
-        return wire.encode(msgspec.structs.replace(message, body=alter(self, message)))
+        message = wire.decode(reply.whole(), kind)
+        altered = wire.encode(msgspec.structs.replace(message, body=alter(self, message)))
+        return Reply(len(altered), iter([altered]))
 
 
 class Deployed:
@@ -118,7 +119,7 @@ def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], li
         for n in servers:
             body = generator.bytes(made.servers[0]._spir(liars).query_bytes(len(made.database.codes)))
             message = wire.Message(1, "record-query", n, ticket.encode(), 1, among, body)
-            reply = wire.decode(made.servers[n - 1].record(wire.encode(message)), "record-answer")
+            reply = wire.decode(made.servers[n - 1].record(wire.encode(message)).whole(), "record-answer")
             answers.append(np.frombuffer(reply.body, dtype=np.uint8))
     return answers
 

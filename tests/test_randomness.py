@@ -229,6 +229,10 @@ class Recorded:
         self.drawn.append((purpose, q, count, request, coefficient))
         return self.common.elements(purpose, q, count, request=request, coefficient=coefficient)
 
+    def substream(self, purpose: str, request: int, coefficient: int, block: int) -> Any:
+        self.drawn.append((purpose, request, coefficient, block))
+        return self.common.substream(purpose, request, coefficient, block)
+
     def order(self, count: int) -> Any:
         self.drawn.append(("order", count))
         return self.common.order(count)

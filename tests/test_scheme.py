@@ -15,10 +15,11 @@ import counterveil
 from counterveil import CATALOGUE, FORMS, REVEALS, Field, Question, Scheme, make_scheme, retrieve
 from counterveil.arrays import Codes, Vector
 from counterveil.conformance import check_form, check_reveal
+from counterveil.field import Residues
 from counterveil.forms import Form, make_form
 from counterveil.masking import UNLIMITED, nearest_gap
 from counterveil.randomness import Common
-from counterveil.reveals import Reveal, make_reveal
+from counterveil.reveals import Opened, Reveal, make_reveal
 from databases import Case, cases
 
 SYMBOLS: dict[
@@ -120,7 +121,7 @@ def test_without_tables_the_table_form_is_the_weighted_distance(case: Case) -> N
 def test_every_reveal_conforms(name: str, shuffle: bool, costs: list[int], expansion: int) -> None:
     vector = np.array(costs)
     reveal = make_reveal_for(name, vector, shuffle=shuffle, expansion=expansion)
-    field = Field(counterveil.smallest_prime_above(reveal.bound(1001)))
+    field = reveal.arithmetic(reveal.least(1001, 2))
     check_reveal(reveal, field, vector, Common(bytes(32), digest=b"", ticket=b"t", servers=()))
 
 
@@ -130,7 +131,7 @@ def make_reveal_for(name: str, costs: Vector, *, shuffle: bool, expansion: int) 
         return make_reveal(name, shuffle=shuffle)
     gap = nearest_gap(costs)
     d_min = 7 if gap == UNLIMITED else gap
-    return Reveal(name=name, masked=True, differences=REVEALS[name].differences, shuffle=shuffle, d_min=d_min,
+    return Opened(name=name, masked=True, differences=REVEALS[name].differences, shuffle=shuffle, d_min=d_min,
                   expansion=expansion)  # fmt: skip
 
 
@@ -145,7 +146,7 @@ class InTheClear(Form):
     def encode(self, question: Question) -> list[int]:
         return [0]
 
-    def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
+    def evaluate(self, field: Residues, rows: Codes, query: Vector) -> Vector:
         return rows[:, 0].astype(np.int64)
 
 
@@ -155,7 +156,7 @@ class Dishonest(InTheClear):
 
     bound = 2**40
 
-    def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
+    def evaluate(self, field: Residues, rows: Codes, query: Vector) -> Vector:
         return field.add(rows[:, 0].astype(np.int64), field.mul(query[:1], query[:1]))
 
 
@@ -176,12 +177,12 @@ def test_conformance_refuses_a_bound_that_lies() -> None:
 
 
 def test_conformance_refuses_a_broken_reveal() -> None:
-    class Largest(Reveal):
-        def nearest(self, field: Field, revealed: Vector) -> int:
+    class Largest(Opened):
+        def nearest(self, field: Residues, revealed: Vector) -> int:
             return int(np.argmax(revealed))
 
     common = Common(bytes(32), digest=b"", ticket=b"t", servers=())
-    with pytest.raises(AssertionError, match="finds cost 9, the least is 1"):
+    with pytest.raises(AssertionError, match="does not find a row of the least cost, 1"):
         check_reveal(Largest(name="largest"), Field(11), np.array([1, 9]), common)
 
 
@@ -197,6 +198,6 @@ def algorithm_1(differences: list[int], q: int, most: int) -> int:
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=40))
 def test_differences_find_what_the_papers_algorithm_finds(costs: list[int]) -> None:
     reveal, field = make_reveal("differences"), Field(counterveil.smallest_prime_above(200))
-    revealed = reveal.linear(field, np.array(costs))
+    revealed = reveal.apply(field, np.array(costs), Common(bytes(32), digest=b"", ticket=b"t", servers=()))
     ours, papers = reveal.nearest(field, revealed), algorithm_1(revealed.tolist(), field.q, 100)
     assert costs[ours] == costs[papers] == min(costs)

@@ -147,7 +147,7 @@ def test_bad_queries_and_answers_are_refused() -> None:
         with pytest.raises(InvalidInput, match="record answer of server 2"):
             spir.recover([np.zeros(4 - (n == 1), dtype=np.uint8) for n in range(spir.servers)])
     with pytest.raises(WrongShape, match="order: got 8, expected a place for each of 9 records"):
-        Polynomials(3, 2, 4).answer(1, records, np.zeros(9, dtype=np.uint8), common, order=np.arange(8))
+        Polynomials(3, 2, 4).answer(1, records, np.zeros(8, dtype=np.uint8), common, order=np.arange(8))
     with pytest.raises(WrongShape, match="bits set after the last, expected 9 bits"):
         Subsets(2, 4).answer(1, records, np.array([0, 2], dtype=np.uint8), common)
     with pytest.raises(OutOfRange, match="got 300"):

@@ -122,7 +122,7 @@ def test_the_recorded_question_is_recovered() -> None:
         for a in question["answers"]
     ]
     queries = np.array([[int(v) for v in symbols] for symbols in question["symbols"]])
-    revealed = scheme.recover(asked, queries, answers, 5)
+    revealed = scheme.recover(asked, queries, answers, 5).revealed
     assert [str(v) for v in revealed] == question["revealed"]
     assert scheme.nearest(revealed) == question["position"]
     record = bytes.fromhex(question["record"])
@@ -140,7 +140,7 @@ def test_packing_is_exact(data: st.DataObject) -> None:
     q = data.draw(st.sampled_from([2, 3, 5, 257, 809, 65537, 2**31 - 1, 2**61 - 1]))
     values = data.draw(st.lists(st.integers(0, q - 1), max_size=40))
     packed = wire.pack(Field(q), np.array(values, dtype=np.int64))
-    assert len(packed) == wire.packed_bytes(Field(q).bits, len(values))
+    assert len(packed) == Field(q).packed(len(values))
     assert wire.unpack("vector", Field(q), packed, len(values)).tolist() == values
 
 

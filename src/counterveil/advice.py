@@ -19,17 +19,15 @@ from rich.progress import track
 from . import checks
 from .arrays import Vector
 from .database import Database, accepted_rows
-from .deployment import Deployment
-from .errors import EmptyDatabase, OutOfRange
+from .deployment import DOWNLOAD, OPENED, SEALED, Deployment
+from .errors import EmptyDatabase, NotOffered, OutOfRange
 from .features import Numeric, is_missing
 from .forms import Question
 from .frames import Table
-from .keys import SIGNATURE_BYTES
 from .leakage import estimate, populations
 from .randomness import Fresh, new_key
 from .schema import Chosen, Schema
 from .spir import make_spir
-from .wire import packed_bytes
 
 Floats = NDArray[np.float64]
 
@@ -97,6 +95,7 @@ def advise(
     questions: int = 1,
     collusion: int = 1,
     levels: Sequence[int] = LEVELS,
+    download_limit: int = DOWNLOAD,
     clamp: bool = False,
     seed: int = 1,
     progress: bool = False,
@@ -113,7 +112,7 @@ def advise(
     for most in track(steps, description="levels", transient=True, disable=not progress):
         variant = coarser(schema, most)
         database = Database.build(frame, variant, accepted=accepted, clamp=clamp)
-        tried += _options(most, variant, database, table, askers, collusion, generator)
+        tried += _options(most, variant, database, table, askers, collusion, download_limit, generator)
     enough = [option for option in tried if option.accuracy >= accuracy]
     best = (
         min(enough, key=lambda o: (o.bits_in_all(questions), o.bits, o.down))
@@ -148,6 +147,7 @@ def _options(
     table: Table,
     people: list[dict[str, Any]],
     collusion: int,
+    limit: int,
     generator: np.random.Generator,
 ) -> list[Option]:
     rows = database.codes[:, schema.costed].astype(np.int64)
@@ -158,11 +158,21 @@ def _options(
     plain = Deployment.of(schema, record=database.record, **chosen)
     costs = [plain.clear_costs(database.codes, schema.codes(person, clamp=True)) for person in people]
     masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
-    trials: list[tuple[str, int]] = [("table/differences", 1), *(("table/masked_differences", m) for m in masks)]
-    seconds = _seconds(plain, rows)
+    trials: list[tuple[str, int]] = [(OPENED, 1), *(("table/masked_differences", m) for m in masks), (SEALED, 1)]
+    opened = _seconds(plain, rows)
     for scheme, d_min in trials:
-        k = 1 if d_min > 1 else chosen.get("k", 1)  # a mask keeps the nearest row alone
-        made = Deployment.of(schema, record=database.record, **(chosen | {"scheme": scheme, "d_min": d_min, "k": k}))
+        k = 1 if d_min > 1 or scheme == SEALED else chosen.get("k", 1)  # these keep the nearest row alone
+        try:
+            made = Deployment.of(
+                schema, record=database.record, **(chosen | {"scheme": scheme, "d_min": d_min, "k": k})
+            )
+        except NotOffered:
+            continue  # sealed takes two servers that do not collude
+        seconds = opened
+        if scheme == SEALED:
+            if made.download(len(rows)) > limit << 20:
+                continue
+            seconds = _seconds(made, rows)
         right = [
             distances[int(np.argmin(cost + generator.integers(0, d_min, cost.size)))] <= distances.min() * (1 + 1e-9)
             for cost, distances in zip(costs, exact, strict=True)
@@ -170,10 +180,10 @@ def _options(
         leaked = estimate(
             made.scheme.reveal, populations(costs[:_LEAKING]), len(rows), samples=4 * _LEAKING, generator=generator
         )
-        servers, bits, length = made.scheme.servers, made.scheme.field.bits, database.records.shape[1] + SIGNATURE_BYTES
-        spir = make_spir(servers=servers, collusion=made.scheme.collusion, length=length)
-        up = packed_bytes(bits, made.scheme.form.symbols) + made.k * spir.query_bytes(len(rows)) + _AROUND
-        down = packed_bytes(bits, made.scheme.reveal.length(len(rows))) + made.k * spir.part + _AROUND // 4
+        servers, positions = made.scheme.servers, made.scheme.reveal.positions(len(rows))
+        spir = make_spir(servers=servers, collusion=made.scheme.collusion, length=made.record_bytes)
+        up = made.scheme.field.packed(made.scheme.symbols) + made.k * spir.query_bytes(positions) + _AROUND
+        down = made.download(len(rows)) + servers * (_AROUND // 4)
         share = float(np.mean(right))
         low, high = _wilson(share, len(right))
         bounded = leaked.method == "bounded"
@@ -186,7 +196,7 @@ def _options(
                 low,
                 high,
                 servers * up,
-                servers * down,
+                down,
                 seconds,
                 leaked.bits,
                 bounded,
@@ -236,12 +246,13 @@ def _seconds(deployment: Deployment, rows: Vector) -> float:
     question = Question(costs=[np.zeros(R + 1, dtype=np.int64) for R in scheme.form.levels])
     query = scheme.query(question, Fresh())[0]
     began = time.perf_counter()
-    scheme.answer(1, held, query, common)
+    for _ in scheme.stream(1, held, query, common):
+        pass
     return time.perf_counter() - began
 
 
 def write_choice(option: Option) -> Schema:
     """Return the schema with the option's levels and parameters in it."""
     made = option.deployment.parameters()
-    chosen = Chosen(**{name: made[name] for name in Chosen.__struct_fields__})
+    chosen = Chosen(**{name: made[name] for name in Chosen.__struct_fields__ if name in made})
     return msgspec.structs.replace(option.schema, deployment=chosen)

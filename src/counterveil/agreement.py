@@ -9,7 +9,6 @@ from typing import Any
 
 from .deployment import Deployment
 from .errors import CounterveilWarning, Disagreement, InvalidInput, NoMask
-from .field import Field
 from .schema import Schema
 from .wire import Manifest, Terms
 
@@ -79,13 +78,12 @@ def deployment_of(terms: Terms) -> Deployment:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NoMask)
             made = Deployment.of(schema, record=terms.record, **parameters)
-        scheme = replace(made.scheme, alphas=tuple(terms.alphas), field=Field(int(terms.q)))
+        scheme = replace(made.scheme, alphas=tuple(terms.alphas), field=replace(made.scheme.field, q=int(terms.q)))
     except (InvalidInput, CounterveilWarning) as error:
         raise Disagreement(f"the servers' terms are refused: {error}") from None
     if scheme.field != made.scheme.field:
-        raise Disagreement(
-            f"q: got {scheme.field.q}, expected {made.scheme.field.q}, the smallest prime that does; nothing was asked"
-        )
+        right = f"{made.scheme.field.q}, the smallest {made.scheme.field.kind} that does"
+        raise Disagreement(f"q: got {scheme.field.q}, expected {right}; nothing was asked")
     if len(scheme.alphas) != made.scheme.servers:
         raise Disagreement(f"alphas: got {len(scheme.alphas)}, expected one for each of {made.scheme.servers} servers")
     return replace(made, scheme=scheme)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import page, wire
 from .errors import InvalidInput, Refused
 from .operator import Operator
-from .server import SOFTWARE, Server
+from .server import SOFTWARE, Reply, Server
 
 log = logging.getLogger("counterveil")
 
@@ -157,6 +158,12 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
+def _begun(ask: Callable[[bytes], Reply], body: bytes) -> tuple[Reply, bytes]:
+    """Ask, and wait for the first part: what goes wrong before it can still be refused."""
+    reply = ask(body)
+    return reply, next(reply.parts)
+
+
 def make_app(
     server: Server, *, origins: Sequence[str] = ("*",), peers: Sequence[str] = (), operator: Operator | None = None
 ) -> FastAPI:
@@ -177,10 +184,14 @@ def make_app(
         for status, meaning in REFUSALS.values()
     }
 
-    async def answered(request: Request, ask: Callable[[bytes], bytes]) -> Response:
+    async def answered(request: Request, ask: Callable[[bytes], Reply]) -> Response:
         try:
             body = await _body(request, most)
-            return Response(await run_in_threadpool(ask, body), media_type=wire.MEDIA_TYPE)
+            reply, first = await run_in_threadpool(_begun, ask, body)
+            if len(first) == reply.length:
+                return Response(first, media_type=wire.MEDIA_TYPE)
+            length = {"content-length": str(reply.length)}
+            return StreamingResponse(chain([first], reply.parts), media_type=wire.MEDIA_TYPE, headers=length)
         except Refused as error:
             return _refusal(request.scope, error)
         except InvalidInput as error:

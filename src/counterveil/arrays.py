@@ -10,3 +10,4 @@ Vector = NDArray[np.int64]  # field elements, in [0:q-1]
 Codes = NDArray[np.unsignedinteger]  # (M, d) quantised rows, in [0:R]
 Bytes = NDArray[np.uint8]  # (M, length) records, or one of them
 Order = NDArray[np.intp]  # position p stands for row order[p]
+Labels = NDArray[np.uint64]  # (bits, rows, 2): two words for each label of a garbled wire

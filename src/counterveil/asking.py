@@ -20,18 +20,21 @@ from .agreement import Peer
 from .arrays import Bytes, Vector
 from .deployment import Deployment
 from .errors import Disagreement, InvalidInput, Malformed, Refused, ServerFault, Tampered
-from .field import Field
+from .field import Residues
 from .forms import Question
 from .keys import SIGNATURE_BYTES, is_signed
 from .preferences import Costs
 from .randomness import Fresh, Randomness
-from .records import Record, decode, layout
+from .records import Record, decode
+from .reveals import Reader
 from .scheme import Scheme
 from .spir import make_spir
 from .wire import Message, Ticket
 
 T = TypeVar("T")
-Post = Callable[[Peer, Message, bytes, int], Awaitable[Message]]
+Progress = Callable[[int, int], None]  # bytes of answers that came, of so many
+Sink = Callable[[bytes], Awaitable[None]]
+Post = Callable[[Peer, Message, bytes, int, Sink | None], Awaitable[Message]]
 
 _STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, longer where there are many rows
 
@@ -57,39 +60,41 @@ class Asked:
         self.liars: list[int] = []  # servers, by number, whose answers were corrected
         self.revealed: Vector = np.zeros(0, dtype=np.int64)
         self.randomness: Randomness = Fresh()
+        self.progress: Progress | None = None
 
     async def fetch(self, post: Post, question: Question, spread: float) -> tuple[list[bytes], Vector | None]:
         """Send the N queries, then N record queries k times over; return the records and the costs promised for them.
 
         None for the costs: the answers contradict each other.
         """
-        scheme, count = self.scheme, self.terms.rows
+        scheme, count, record = self.scheme, self.terms.rows, self.deployment.record_bytes
         queries = scheme.query(question, self.randomness)
-        length = scheme.reveal.length(count)
-        size = wire.packed_bytes(scheme.field.bits, length)
-        messages = [
-            self._message("query", peer, 0, self.claims.servers, wire.pack(scheme.field, query))
-            for peer, query in zip(self.peers, queries, strict=True)
-        ]
-        replies = await everyone(
-            [partial(post, peer, m, self.claims.id, size) for peer, m in zip(self.peers, messages, strict=True)]
-        )
+        lengths = [scheme.sent(n, count, record) for n in range(1, scheme.servers + 1)]
+        total = sum(map(scheme.alphabet.packed, lengths))
+        intake = _Intake(scheme.reader(question, queries, count, record), scheme.alphabet, total, self.progress)
+        asked = []
+        for place, (peer, query, length) in enumerate(zip(self.peers, queries, lengths, strict=True)):
+            message = self._message("query", peer, 0, self.claims.servers, wire.pack(scheme.field, query))
+            asked.append(partial(intake.ask, post, place, peer, message, self.claims.id, length))
+        await everyone(asked)
         began = time.monotonic()
-        answers = [
-            _unpacked(peer, scheme.field, reply.body, length) for peer, reply in zip(self.peers, replies, strict=True)
-        ]
-        self.revealed, fit = scheme.correct(question, queries, answers, count)
+        self.revealed, fit, opened = intake.reader.outcome()
         among = self._honest(fit)
         relative = scheme.reveal.relative(scheme.field, self.revealed)
         plausible = self._plausible(relative)
         positions = self.deployment.choose(relative, spread)
         if not plausible:  # rule 10: ask on, for nothing in particular
-            positions = [int(p) for p in self.randomness.elements(count, self.claims.k)]
+            positions = [int(p) for p in self.randomness.elements(scheme.reveal.positions(count), self.claims.k)]
         await self.settle(began)
 
-        fetched = [
-            await self._record(post, request, among, position) for request, position in enumerate(positions, start=1)
-        ]
+        fetched = (
+            [opened]
+            if opened is not None
+            else [
+                await self._record(post, request, among, position)
+                for request, position in enumerate(positions, start=1)
+            ]
+        )
         return fetched, relative[positions] if plausible else None
 
     async def settle(self, began: float) -> None:
@@ -108,26 +113,25 @@ class Asked:
 
     def _plausible(self, relative: Vector) -> bool:
         """Say whether costs can be as revealed: none beyond the largest there is."""
-        bound = self.scheme.reveal.bound(self.scheme.form.bound) // (2 if self.scheme.reveal.differences else 1)
+        reveal = self.scheme.reveal
+        bound = reveal.expansion * (self.scheme.form.bound + reveal.d_min) - 1
         return int(relative.max() - min(0, int(relative.min()))) <= bound
 
     async def _record(self, post: Post, request: int, among: tuple[int, ...], position: int) -> bytes:
         """Play one record step. A server that is left out gets a query too, of noise, so that all get as many."""
-        length = layout(self.deployment.schema, self.deployment.record).itemsize + SIGNATURE_BYTES
+        length, count = self.deployment.record_bytes, self.scheme.reveal.positions(self.terms.rows)
         chosen = self.claims.liars > 0
         spir = make_spir(servers=len(among), collusion=self.scheme.collusion, length=length, chosen=chosen)
-        queries: dict[int, Bytes] = dict(
-            zip(among, spir.query(self.terms.rows, position, self.randomness), strict=True)
-        )
+        queries: dict[int, Bytes] = dict(zip(among, spir.query(count, position, self.randomness), strict=True))
         sent: list[Callable[[], Awaitable[Message]]] = []
         for peer in self.peers:
             n = peer.manifest.server
             asked = among
             if n not in among:
                 asked = tuple(sorted((*among[1:], n)))
-                queries[n] = spir.query(self.terms.rows, 0, self.randomness)[0]
+                queries[n] = spir.query(count, 0, self.randomness)[0]
             message = self._message("record-query", peer, request, asked, queries[n].tobytes())
-            sent.append(partial(post, peer, message, self.claims.id, spir.part))
+            sent.append(partial(post, peer, message, self.claims.id, spir.part, None))
         replies = {reply.server: np.frombuffer(reply.body, dtype=np.uint8) for reply in await everyone(sent)}
         return spir.recover([replies[n] for n in among])
 
@@ -160,11 +164,39 @@ class Asked:
         return records
 
 
-def _unpacked(peer: Peer, field: Field, body: bytes, length: int) -> Vector:
-    try:
-        return wire.unpack("answer", field, body, length)
-    except Malformed as error:
-        raise ServerFault(peer.name, str(error)) from None
+class _Intake:
+    """The answers of all servers as they come in: none is held whole that need not be, none gets far ahead."""
+
+    def __init__(self, reader: Reader, alphabet: Residues, total: int, progress: Progress | None) -> None:
+        self.reader, self._alphabet, self._total, self._progress = reader, alphabet, total, progress
+        self._moved, self._received, self._failed = anyio.Condition(), 0, False
+
+    async def ask(self, post: Post, place: int, peer: Peer, message: Message, ticket: bytes, length: int) -> None:
+        """Send one query and take its answer in; symbols of whole bytes as they come, others when all are there."""
+        streams = self._alphabet.q == 1 << 8
+        size = self._alphabet.packed(length)
+        try:
+            reply = await post(peer, message, ticket, size, partial(self._take, place) if streams else None)
+            if not streams:
+                self.reader.feed(place, wire.unpack("answer", self._alphabet, reply.body, length))
+        except Exception as error:
+            async with self._moved:
+                self._failed = True  # the others are read to their ends, so that none can tell
+                self._moved.notify_all()
+            if isinstance(error, Malformed):
+                raise ServerFault(peer.name, str(error)) from None
+            raise
+
+    async def _take(self, place: int, data: bytes) -> None:
+        async with self._moved:
+            self._received += len(data)
+            if not self._failed:
+                self.reader.feed(place, np.frombuffer(data, dtype=np.uint8))
+            if self._progress is not None:
+                self._progress(self._received, self._total)
+            self._moved.notify_all()
+            while not self._failed and not self.reader.hungry(place):
+                await self._moved.wait()
 
 
 async def everyone(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:

@@ -7,6 +7,7 @@ right rows afterwards, to count. Simulations: what is asked is drawn with a seed
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from .scheme import Scheme, run
 
 OVERSIZED = 2**61 - 1
 _TICKETS = "few tickets; sealed"
+_ROW = "sealed: a ticket is a row"
 
 
 class Oracle(Protocol):
@@ -56,8 +58,8 @@ def unbounded(scheme: Scheme) -> Scheme:
     """Return the scheme as a cheat asks it: costs as large as the field holds, which no server can see."""
     if not isinstance(scheme.form, TableForm):
         return scheme
-    room = (scheme.field.q - 1) // ((2 if scheme.reveal.differences else 1) * scheme.reveal.expansion)
-    return replace(scheme, form=replace(scheme.form, cap=(room - scheme.reveal.d_min + 1) // scheme.form.d))
+    room = bisect_left(range(scheme.field.q), scheme.field.q, key=lambda B: scheme.reveal.least(B, scheme.servers)) - 1
+    return replace(scheme, form=replace(scheme.form, cap=room // scheme.form.d))
 
 
 class InProcess:
@@ -67,13 +69,15 @@ class InProcess:
         self.deployment, self._bank = deployment, Local(database, deployment)
         self._rows, self._scheme = deployment.rows(database.codes), unbounded(deployment.scheme)
         self._key, self._digest, self._codes = new_key(), self._scheme.digest(self._rows), database.codes
+        self._records = database.records
 
     def reveal(self, question: Question) -> Seen:
         """Ask, honestly or not, and return all that comes of it."""
         common = self._scheme.common(self._key, self._digest, new_key())
-        asked = run(self._scheme, self._rows, question, common=common)
-        order = common.order(len(self._rows)) if self._scheme.reveal.shuffle else np.arange(len(self._rows))
-        return Seen(asked.revealed, asked.position, self._codes[order[asked.position]].astype(np.int64))
+        asked = run(self._scheme, self._rows, question, common=common, records=self._records)
+        order = self._scheme.reveal.order(len(self._rows), common)
+        row = asked.position if order is None else order[asked.position]
+        return Seen(asked.revealed, asked.position, self._codes[row].astype(np.int64))
 
     def fetch(self, own: Vector) -> Vector:
         """Ask as a person with these codes; return the codes of the record that comes back."""
@@ -164,7 +168,7 @@ def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,
                 x = np.zeros(d, dtype=np.int64)
                 if j:
                     x[j - 1] = R
-                totals[j] = totals[j] + _relative(oracle, Question(x, weight))
+                totals[j] = totals[j] + _relative(oracle, Question(x, weight))[: len(rows)]
             asked += 1
         along = np.stack([(totals[0] - total) / asked for total in totals[1:]], axis=1)
         if deployment.scheme.reveal.differences:
@@ -252,7 +256,7 @@ def level_reading(oracle: Oracle, rows: Codes, *, most: int | None = None) -> li
     digits = Digits(oracle.deployment, most or oracle.deployment.tariff.cap)
     points = []
     for tickets, group in enumerate(digits.groups, start=1):
-        guess[:, group], known[group] = digits.read(group, oracle), True
+        guess[:, group], known[group] = digits.read(group, oracle)[: len(rows)], True
         points.append(_point(tickets, guess, known, truth))
     return points
 
@@ -302,8 +306,10 @@ def _keys(deployment: Deployment, most: int) -> list[int]:
     return keys
 
 
-def tickets_needed(deployment: Deployment) -> int:
-    """Return how many tickets it takes to read, or to link, all features of a `table` deployment."""
+def tickets_needed(deployment: Deployment, rows: int) -> int:
+    """Return how many tickets it takes to read, or to link, all features of a `table` deployment, or to fetch all."""
+    if not deployment.scheme.reveal.capacity(deployment.scheme.field, rows):
+        return rows
     if not deployment.scheme.reveal.shuffle:
         return len(Digits(deployment, deployment.tariff.cap).groups)
     most = unbounded(deployment.scheme).form.bound
@@ -377,6 +383,9 @@ def _plans(d_min: int | None) -> Iterator[_Plan]:
     yield _Plan("crafted digits", "table/distances", _TICKETS, crafted, {"shuffle": False})
     for reveal in ("distances", "differences"):
         yield _Plan("linking orders", f"table/{reveal}", _TICKETS, linking, {"shuffle": True})
+    yield _Plan("multilateration", "linear/sealed", _ROW, multilateration, {})
+    for name, attack in (("level reading", level_reading), ("crafted digits", crafted), ("linking orders", linking)):
+        yield _Plan(name, "table/sealed", _ROW, attack, {})
 
 
 def attack_all(
@@ -400,7 +409,7 @@ def attack_all(
         oracle = InProcess(held, deployment)
         curve = plan.run(oracle, deployment.rows(held.codes))
         reports.append(Report(plan.attack, plan.against, tuple(curve), plan.stopped_by))
-    chosen = Deployment.of(database.schema, record=database.record, **database.schema.choice({}))
+    chosen = Deployment.serving(database)
     return [*attack_deployment(InProcess(database, chosen), database, tickets=tickets), *reports]
 
 
@@ -414,7 +423,8 @@ def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100)
     reports = []
     if scheme.form.name == "table":
         name, attack = ("linking orders", linking) if reveal.shuffle else ("level reading", level_reading)
-        reports.append(Report(name, against, tuple(attack(oracle, rows)), _TICKETS))
+        stops = _TICKETS if reveal.capacity(scheme.field, len(rows)) else _ROW
+        reports.append(Report(name, against, tuple(attack(oracle, rows)), stops))
     elif not reveal.shuffle and scheme.form.name != "even_norm":
         reports.append(Report("multilateration", against, tuple(multilateration(oracle, rows)), _TICKETS))
     probed = tuple(probing(oracle, rows, tickets=tickets))

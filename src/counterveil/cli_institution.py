@@ -21,7 +21,7 @@ from . import checks
 from .agreement import deployment_of
 from .client import AsyncClient
 from .database import Database
-from .deployment import Deployment
+from .deployment import DOWNLOAD, Deployment
 from .errors import InvalidKey, MissingPackage, OutOfRange, UnknownName, WrongType
 from .frames import Table, as_label
 from .keys import Issuer, read_common, read_public, write_keys
@@ -262,7 +262,17 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 @click.option("--ledger", type=_PATH, required=True, help="Where used tickets are kept.")
 @click.option("--new-ledger", is_flag=True, help="Make the ledger. If there was one, rotate the common key first.")
 @click.option(
-    "--scheme", default="table/differences", show_default=True, help="A name of the catalogue, or form/reveal."
+    "--scheme",
+    default="auto",
+    show_default=True,
+    help="A name of the catalogue, form/reveal, or auto: sealed if it fits.",
+)
+@click.option(
+    "--download-limit",
+    default=DOWNLOAD,
+    show_default=True,
+    type=click.IntRange(0),
+    help="auto: the most MiB that a question may bring down.",
 )
 @click.option("--servers", type=int, help="How many servers there are; by default as few as the scheme needs.")
 @click.option("--collusion", type=int, help="How many of them may collude; by default as many as they bear.")
@@ -340,7 +350,7 @@ def serve(
     parameters["k"] = records
     given = {name: value for name, value in parameters.items() if not _is_default(context, name)}
     chosen = parameters | database.schema.choice(given)
-    deployment = Deployment.of(database.schema, record=database.record, **chosen)
+    deployment = Deployment.serving(database, robust=robust, **chosen)
     public = read_public(issuer) if issuer else None
     terms = make_terms(database, deployment, issuer=public, window=window, robust=robust)
     key = read_common(common_key)
@@ -365,7 +375,7 @@ def _bits(database: Database, deployment: Deployment) -> float:
     """Return what one question gives away: as `counterveil leakage` says, or for many rows all that an answer holds."""
     reveal, count = deployment.scheme.reveal, len(database.codes)
     if count > _MOST_MEASURED:
-        return float(reveal.length(count) * deployment.scheme.field.bits)
+        return reveal.capacity(deployment.scheme.field, count)
     generator = np.random.default_rng(1)  # noqa: TID251 - a simulation
     own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
     cases = populations(deployment.clear_costs(database.codes, each) for each in own)

@@ -128,12 +128,13 @@ def _rungs(d_mins: Sequence[int]) -> list[Reveal]:
         for name, reveal in REVEALS.items():
             masks = [d for d in d_mins if d > 1] if reveal.masked else [1]
             made += [make_reveal(name, shuffle=shuffle, d_min=d) for d in masks]
-    return made
+    return list(dict.fromkeys(made))
 
 
 def _called(reveal: Reveal) -> str:
     mask = f", d_min {reveal.d_min}" if reveal.masked else ""
-    return ("shuffled " if reveal.shuffle else "") + reveal.name.replace("_", " ") + mask
+    shuffled = reveal.shuffle and not REVEALS[reveal.name].shuffle
+    return ("shuffled " if shuffled else "") + reveal.name.replace("_", " ") + mask
 
 
 @click.command()
@@ -180,7 +181,7 @@ def leakage(
         click.echo(json.dumps({
             "rows": len(rows), "bits_of_all_rows": round(whole, 2), "bits_of_a_record": round(record, 2),
             "record_bytes": database.records.shape[1],
-            "reveals": [_rung(r, f, _attacked(deployment, r), _holds(deployment, r, len(rows))) for r, f in found],
+            "reveals": [_rung(r, f, deployment, len(rows)) for r, f in found],
         }))  # fmt: skip
         return
     grid = Grid(title=f"What one question gives away: {len(rows):,} rows", box=box.SIMPLE_HEAD)
@@ -190,7 +191,7 @@ def leakage(
     for reveal, leaked in found:
         interval = f"{leaked.low:,.0f} to {leaked.high:,.0f}"
         bits = ("≤ " if leaked.method == "bounded" else "") + f"{max(0.0, leaked.bits):,.1f}"
-        most, tickets = _holds(deployment, reveal, len(rows)), _attacked(deployment, reveal)
+        most, tickets = _holds(deployment, reveal, len(rows)), _attacked(deployment, reveal, len(rows))
         grid.add_row(
             _called(reveal), bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", f"{tickets} tickets"
         )
@@ -216,10 +217,10 @@ def _applicants(table: Table, schema: Schema) -> Any:
 def _holds(deployment: Deployment, reveal: Reveal, rows: int) -> float:
     """Return the bits that one answer can hold (rule 5)."""
     scheme = Scheme.of(deployment.scheme.form, reveal)
-    return min(reveal.length(rows) * math.log2(scheme.field.q), rows * math.log2(max(2, rows)))
+    return min(reveal.capacity(scheme.field, rows), rows * math.log2(max(2, rows)))
 
 
-def _attacked(deployment: Deployment, reveal: Reveal) -> int:
+def _attacked(deployment: Deployment, reveal: Reveal, rows: int) -> int:
     """Return how many tickets the known attack takes: reading levels, or linking where rows are shuffled."""
     made = Deployment.of(
         deployment.schema,
@@ -228,10 +229,11 @@ def _attacked(deployment: Deployment, reveal: Reveal) -> int:
         shuffle=reveal.shuffle,
         d_min=reveal.d_min,
     )
-    return attacks.tickets_needed(made)
+    return attacks.tickets_needed(made, rows)
 
 
-def _rung(reveal: Reveal, leaked: Leakage, tickets: int, holds: float) -> dict[str, Any]:
+def _rung(reveal: Reveal, leaked: Leakage, deployment: Deployment, rows: int) -> dict[str, Any]:
+    tickets, holds = _attacked(deployment, reveal, rows), _holds(deployment, reveal, rows)
     return {
         "reveal": reveal.name, "shuffle": reveal.shuffle, "d_min": reveal.d_min, "bits": round(leaked.bits, 4),
         "interval": [round(leaked.low, 4), round(leaked.high, 4)], "method": leaked.method,

@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import anyio
 import httpx2
+import msgspec
 import numpy as np
 
 from . import checks, tickets, wire
 from .agreement import Peer, Traffic, check_agreement, deployment_of
 from .arrays import Vector
-from .asking import Asked, everyone
+from .asking import Asked, Progress, Sink, everyone
 from .deployment import Deployment
 from .errors import Malformed, OutOfRange, Refused, ServerFault
 from .explain import Explanation, explain
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/1"}
 _RETRIED = (502, 503, 504)
+_SLOWEST = 1 << 17  # bytes a second that a long answer may be sent at
 
 
 class AsyncClient:
@@ -43,6 +45,7 @@ class AsyncClient:
     patience : seconds over which a request is sent again, the same bytes, when the connection breaks.
     verify : as httpx2 has it: True, False, or an SSL context.
     watch : called with each server, what was sent to it and what it answered, for those who want to see.
+    progress : called with how many bytes of the answers came, and how many there will be, where that is many.
     """
 
     def __init__(
@@ -53,12 +56,13 @@ class AsyncClient:
         patience: float = 10.0,
         verify: Any = True,
         watch: Callable[[Peer, Message, Message], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.urls = [str(url).rstrip("/") for url in checks.listed("servers", servers, "a list of addresses")]
         for what, seconds in (("timeout", timeout), ("patience", patience)):
             if not isinstance(seconds, int | float) or not 0 <= seconds < 1e6:
                 raise OutOfRange(what, got=seconds, expected="seconds, 0 or more")
-        self.timeout, self.patience, self._watch = timeout, patience, watch
+        self.timeout, self.patience, self._watch, self._progress = timeout, patience, watch, progress
         self.traffic = {url: Traffic() for url in self.urls}
         # No cookies: beyond one connection a server must not tell that two questions come from one person.
         self._http = {url: self._connection(url, verify) for url in self.urls}
@@ -173,41 +177,44 @@ class AsyncClient:
         elif isinstance(ticket, str):
             ticket = wire.decode_ticket_text(ticket)
         tickets.verify(ticket, terms, digest, time.time())
-        return Asked(peers, deployment, ticket)
+        asked = Asked(peers, deployment, ticket)
+        asked.progress = self._progress
+        return asked
 
-    async def _post(self, peer: Peer, message: Message, ticket: bytes, expected: int) -> Message:
-        """Send one message to one server and read its answer, of exactly the size it must have."""
+    async def _post(
+        self, peer: Peer, message: Message, ticket: bytes, expected: int, sink: Sink | None = None
+    ) -> Message:
+        """Send one message to one server and read its answer, of exactly the size it must have.
+
+        With a sink the body goes there as it comes, and is kept only where somebody watches.
+        """
         question = message.kind == "query"
         path = "/v1/answer" if question else "/v1/record"
-        body = wire.encode(message)
-        _, content = await self._request(peer.url, peer.name, "POST", path, body, expected + wire.ENVELOPE)
-        try:
-            answer = wire.decode(content, "answer" if question else "record-answer")
-        except Malformed as error:
-            raise ServerFault(peer.name, str(error)) from None
-        about = (answer.server, answer.ticket, answer.request, answer.among)
-        if about != (message.server, ticket, message.request, message.among):
-            raise ServerFault(peer.name, f"answers for another server or question than server {message.server}'s")
-        if len(answer.body) != expected:
-            raise ServerFault(peer.name, f"answer: got {len(answer.body)} bytes, expected {expected}")
+        right = msgspec.structs.replace(
+            message, kind="answer" if question else "record-answer", ticket=ticket, body=b""
+        )
+        body = _Body(right, expected, sink, keep=sink is None or self._watch is not None)
+        most = expected + wire.ENVELOPE
+        await self._request(peer.url, peer.name, "POST", path, wire.encode(message), most, body)
+        answer = msgspec.structs.replace(right, body=body.checked(peer.name))
         if self._watch is not None:
             self._watch(peer, message, answer)
         return answer
 
     async def _request(
-        self, url: str, name: str, method: str, path: str, body: bytes | None, most: int
+        self, url: str, name: str, method: str, path: str, body: bytes | None, most: int, into: _Body | None = None
     ) -> tuple[httpx2.Response, bytes]:
         """Send a request; where the connection breaks send the same bytes again, until patience ends."""
         began, pause = time.monotonic(), 0.05
         while True:
             hopeless = False
             try:
-                with anyio.fail_after(self.timeout):
-                    response, content = await self._once(url, method, path, body, most)
+                with anyio.fail_after(self.timeout + most / _SLOWEST):
+                    response, content = await self._once(url, method, path, body, most, into)
                 if response.status_code not in _RETRIED:
                     break
                 problem = f"is not ready (HTTP {response.status_code})"
-            except TimeoutError:
+            except (TimeoutError, httpx2.ReadTimeout):
                 problem = f"did not answer within {self.timeout:g} seconds"
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 problem = f"cannot be reached: {str(error) or type(error).__name__}"
@@ -222,7 +229,7 @@ class AsyncClient:
         return response, content
 
     async def _once(
-        self, url: str, method: str, path: str, body: bytes | None, most: int
+        self, url: str, method: str, path: str, body: bytes | None, most: int, into: _Body | None
     ) -> tuple[httpx2.Response, bytes]:
         traffic, http = self.traffic[url], self._http[url]
         http.cookies.clear()
@@ -232,16 +239,76 @@ class AsyncClient:
         response = await http.send(request, stream=True)
         traffic.requests += 1
         traffic.body_up += len(body or b"")
-        content = bytearray()
+        content, length = bytearray(), 0
+        if into is not None:
+            into.begin()
         try:
             async for chunk in response.aiter_raw():
                 traffic.body_down += len(chunk)
-                content += chunk
-                if len(content) > most:
+                length += len(chunk)
+                if length > most:
                     raise ServerFault(url, f"answer: got more than {most} bytes, expected at most that")
+                if into is not None and response.status_code == 200:
+                    await into.take(chunk)
+                else:
+                    content += chunk
         finally:
             await response.aclose()
         return response, bytes(content)
+
+
+class _Body:
+    """A reply as it comes in: the head that it must have, then its body. What was taken once is not taken again.
+
+    A connection may break and the same request be sent again: the same bytes come, from the start.
+    """
+
+    def __init__(self, right: Message, length: int, sink: Sink | None, *, keep: bool) -> None:
+        self._right, self._head, self._length, self._sink = right, wire.head(right, length), length, sink
+        self._kept: bytearray | None = bytearray() if keep else None
+        self._taken, self._seen = 0, 0
+        self._other: bytearray | None = None  # a reply with another head
+
+    def begin(self) -> None:
+        """Start from the first byte."""
+        self._seen, self._other = 0, None
+
+    async def take(self, data: bytes) -> None:
+        """Take the next bytes."""
+        if self._other is not None:
+            self._other += data
+            return
+        start, self._seen = self._seen, self._seen + len(data)
+        head = self._head[start : start + len(data)]
+        if data[: len(head)] != head:
+            self._other = bytearray(self._head[:start] + data)
+            return
+        new = self._taken - max(0, start - len(self._head))
+        fresh = data[len(head) + new :][: self._length - self._taken]
+        if fresh:
+            self._taken += len(fresh)
+            if self._kept is not None:
+                self._kept += fresh
+            if self._sink is not None:
+                await self._sink(fresh)
+
+    def checked(self, name: str) -> bytes:
+        """Return the body, if it was kept, or say what is wrong with the reply."""
+        if self._other is not None or self._seen < len(self._head):
+            self._refuse(name, bytes(self._head[: self._seen] if self._other is None else self._other))
+        if self._seen != len(self._head) + self._length:
+            got = self._seen - len(self._head)
+            raise ServerFault(name, f"answer: got {got} bytes, expected {self._length}")
+        return bytes(self._kept or b"")
+
+    def _refuse(self, name: str, content: bytes) -> NoReturn:
+        try:
+            answer = wire.decode(content, self._right.kind)
+        except Malformed as error:
+            raise ServerFault(name, str(error)) from None
+        if msgspec.structs.replace(answer, body=b"") != self._right:
+            raise ServerFault(name, f"answers for another server or question than server {self._right.server}'s")
+        raise ServerFault(name, f"answer: got {len(answer.body)} bytes, expected {self._length}")
 
 
 class Client:

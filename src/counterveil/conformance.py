@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arrays import Vector
-from .field import Field, smallest_prime_above
+from .field import Field, Residues, smallest_prime_above
 from .forms import Form, Question
 from .randomness import CommonRandomness, Fresh
-from .reveals import Reveal
+from .reveals import Opened, Reveal
 from .sharing import reconstruct, split
 
 _ROOMY = 2**61 - 1  # a field in which no honest cost wraps
@@ -41,18 +41,22 @@ def check_form(form: Form, rows: ArrayLike, question: Question) -> None:
         _hold(np.array_equal(value, costs), f"{form.name}: shares of degree {collusion} do not give the cost")
 
 
-def check_reveal(reveal: Reveal, field: Field, costs: Vector, common: CommonRandomness) -> None:
-    """Check that a reveal of costs leads back to a row of least cost, is linear, and sends what it says.
+def check_reveal(reveal: Reveal, field: Residues, costs: Vector, common: CommonRandomness) -> None:
+    """Check that a reveal of costs leads back to a row of least cost, and sends what it says; if opened, is linear.
 
     With a mask, the costs must satisfy its gap condition.
     """
     name = reveal.name
-    order = common.order(costs.size) if reveal.shuffle else np.arange(costs.size)
+    order = reveal.order(costs.size, common)
+    standing = np.arange(costs.size) if order is None else order
     revealed = reveal.apply(field, costs, common)
-    _hold(revealed.size == reveal.length(costs.size), f"{name}: sends {revealed.size} symbols, not its length")
-    _hold(field.q > reveal.bound(int(costs.max())), f"{name}: the field is too small for these costs")
-    found = order[reveal.nearest(field, revealed)]
-    _hold(costs[found] == costs.min(), f"{name}: finds cost {costs[found]}, the least is {costs.min()}")
+    _hold(revealed.size == reveal.length(costs.size), f"{name}: reveals {revealed.size} numbers, not its length")
+    _hold(field.q > reveal.least(int(costs.max()), 2), f"{name}: the field is too small for these costs")
+    _hold(len(standing) == reveal.positions(costs.size), f"{name}: {len(standing)} positions, not as many as it says")
+    found = standing[reveal.nearest(field, revealed)]
+    _hold(found >= 0 and costs[found] == costs.min(), f"{name}: does not find a row of the least cost, {costs.min()}")
+    if not isinstance(reveal, Opened):
+        return
     both = reveal.linear(field, field.add(costs, costs[::-1].copy()))
     apart = field.add(reveal.linear(field, costs), reveal.linear(field, costs[::-1].copy()))
     _hold(np.array_equal(both, apart), f"{name}: is not linear")

@@ -7,6 +7,7 @@ features, an `euclidean` one none at all: their features are stretched to equal 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,17 @@ from .database import Database
 from .errors import NotOffered, OutOfRange, WrongType
 from .features import Categorical, Feature
 from .forms import Form, Question, make_form
+from .keys import SIGNATURE_BYTES
 from .preferences import CONSTRAINTS, Costs, Preferences, Tariff, compile_costs
-from .records import RecordKind
+from .records import RecordKind, layout
 from .reveals import make_reveal
 from .schema import Schema
 from .scheme import Scheme, pair_named
+from .spir import make_spir
 
+AUTO = "auto"
+SEALED, OPENED = "table/sealed", "table/differences"  # what it stands for, by size
+DOWNLOAD = 64  # MiB that a question may bring down
 _STRETCHED = ("euclidean", "weighted", "linear", "even_norm")
 
 
@@ -44,7 +50,7 @@ class Deployment:
         cls,
         schema: Schema,
         *,
-        scheme: str = "table/differences",
+        scheme: str = OPENED,
         record: RecordKind = "row",
         k: int = 1,
         max_weight: int = 10,
@@ -58,14 +64,55 @@ class Deployment:
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
         reveal = make_reveal(reveal_name, shuffle=shuffle, d_min=d_min)
-        if k > 1 and not reveal.exact:
-            raise NotOffered(
-                "k", got=f"{k} records from {reveal_name}", expected="1: a mask keeps the nearest row alone"
-            )
+        if reveal.most is not None and k > reveal.most:
+            raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
         form = _form(form_name, tariff, norm)
         made = Scheme.of(form, reveal, servers=servers, collusion=collusion)
         return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
+
+    @classmethod
+    def serving(cls, database: Database, *, robust: int = 0, **given: Any) -> Deployment:
+        """Choose for a database: what is given, else what its schema's `[deployment]` says, else `scheme="auto"`.
+
+        That is `table/sealed` where all that a question brings down is at most `download_limit` MiB, and shuffled
+        differences where it is not, or where sealed is not offered: for k > 1, for more than two servers, and where
+        wrong answers are to be corrected (`robust`).
+        """
+        chosen = database.schema.choice(given)
+        limit = checks.integer("download_limit", chosen.pop("download_limit", DOWNLOAD), 0) << 20
+        make = partial(cls.of, database.schema, record=database.record)
+        if chosen.setdefault("scheme", AUTO) != AUTO:
+            return make(**chosen)
+        try:
+            made = make(**(chosen | {"scheme": SEALED}))
+        except NotOffered:
+            made = None
+        if made is not None and not robust and made.download(len(database.codes)) <= limit:
+            return made
+        return make(**(chosen | {"scheme": OPENED}))
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a record as servers hold it: signed."""
+        return layout(self.schema, self.record).itemsize + SIGNATURE_BYTES
+
+    def download(self, rows: int) -> int:
+        """Return the bytes that one question brings down from all servers together, envelopes aside."""
+        scheme, record = self.scheme, self.record_bytes
+        servers = range(1, scheme.servers + 1)
+        answers = sum(scheme.alphabet.packed(scheme.sent(n, rows, record)) for n in servers)
+        if scheme.reveal.inside:
+            return answers
+        spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=record)
+        return answers + scheme.servers * self.k * spir.part
+
+    def says(self, rows: int) -> str:
+        """Say in one line what was chosen, what an applicant learns from a question, and what it brings down."""
+        scheme = self.scheme
+        size = f"{self.download(rows) / 2**20:,.2f} MiB down a question"
+        records = "the nearest row" if self.k == 1 else f"up to {self.k} rows"
+        return f"{scheme.form.name}/{scheme.reveal.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
 
     def parameters(self) -> dict[str, Any]:
         """Return what `Deployment.of` made this from, schema and record aside."""

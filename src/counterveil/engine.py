@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Bytes, Codes, Vector
-from .field import Field
+from .field import Residues
 from .gf256 import PRODUCTS
 
 Matrix = NDArray[np.float64] | NDArray[np.int64]
@@ -29,7 +29,7 @@ def _record_blocks(records: Bytes) -> Iterator[slice]:
     return _blocks(len(records), max(1, _BYTES // records.shape[1]))
 
 
-def polynomial(field: Field, rows: Codes, coefficients: Sequence[Vector], largest: int) -> Vector:
+def polynomial(field: Residues, rows: Codes, coefficients: Sequence[Vector], largest: int) -> Vector:
     """Return sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
 
     Powers of codes and coefficients are cut into limbs so narrow that float64 products add up below 2^53.
@@ -69,7 +69,7 @@ def _limb(values: Matrix, width: int, which: int) -> NDArray[np.float64]:
     return ((values.astype(np.int64) >> (width * which)) & ((1 << width) - 1)).astype(np.float64)
 
 
-def table(field: Field, rows: Codes, tables: Sequence[Vector]) -> Vector:
+def table(field: Residues, rows: Codes, tables: Sequence[Vector]) -> Vector:
     """Return sum_j tables[j][y_j] of every row y."""
     count = len(rows)
     values = np.zeros(count, dtype=np.int64)

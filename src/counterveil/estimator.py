@@ -8,7 +8,7 @@ import numpy as np
 
 from . import checks
 from .database import Database
-from .deployment import Deployment
+from .deployment import AUTO, Deployment
 from .errors import EmptyDatabase, MissingPackage, UnknownName, WrongType
 from .explain import Counterfactual, Explanation
 from .frames import Table, rows_as_frame
@@ -46,7 +46,7 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         schema: Schema | None = None,
         *,
         accepted: Any = None,
-        scheme: str = "table/differences",
+        scheme: str = AUTO,
         n_neighbors: int = 1,
         max_weight: int = 10,
         shuffle: bool = True,
@@ -119,8 +119,8 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
 
     def _bank(self, k: int) -> Local:
         checks.integer("n_neighbors", k, 1, self.database_.counts.rows)
-        deployment = Deployment.of(
-            self.schema_,
+        deployment = Deployment.serving(
+            self.database_,
             scheme=self.scheme,
             k=k,
             max_weight=self.max_weight,

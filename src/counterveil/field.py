@@ -1,15 +1,16 @@
-"""Vectors over the prime field F_q, for any prime q < 2^62, on one code path.
+"""Vectors of integers mod q: over the prime field F_q for any prime q < 2^62, and over the ring Z_2^k.
 
-A vector is an int64 array with entries in [0:q-1]. Products go through float64 estimates of the quotient and exact
-wrapping int64 remainders, so no entry ever needs more than 64 bits.
+A vector is an int64 array with entries in [0:q-1]. Products in the field go through float64 estimates of the quotient
+and exact wrapping int64 remainders, so no entry ever needs more than 64 bits.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,25 +69,21 @@ def check_points(alphas: Sequence[int], q: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Field:
-    """The field F_q. Construction checks that q is prime and below 2^62.
-
-    >>> F = Field(7)
-    >>> F.mul(F.vector([3, 5]), 4)
-    array([5, 6])
-    """
+class Residues(ABC):
+    """Integers mod q."""
 
     q: int
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "q", checks.integer("q", self.q, 2))
-        if self.q >= LIMIT or not _is_prime(self.q):
-            raise InvalidField("q", got=self.q, expected="a prime below 2^62")
+    kind: ClassVar[str]  # what q must be
 
     @property
     def bits(self) -> int:
         """Bits that one symbol takes on the wire: ⌈log2 q⌉."""
         return (self.q - 1).bit_length()
+
+    def packed(self, count: int) -> int:
+        """Return how many bytes so many symbols take on the wire."""
+        return -(-self.bits * count // 8)
 
     def vector(self, values: Iterable[int]) -> Vector:
         """Reduce integers of any size or sign into a vector."""
@@ -97,6 +94,86 @@ class Field:
         array = checks.integers(what, values, (length,))
         checks.in_range(what, array, 0, self.q - 1)
         return array.astype(np.int64, copy=False)
+
+    @abstractmethod
+    def add(self, a: Vector, b: Vector | int) -> Vector:
+        """Return a + b."""
+
+    @abstractmethod
+    def sub(self, a: Vector, b: Vector | int) -> Vector:
+        """Return a - b."""
+
+    @abstractmethod
+    def mul(self, a: Vector, b: ArrayLike) -> Vector:
+        """Return a * b, b a vector or one element."""
+
+    def sum(self, a: Vector) -> int:
+        """Return the sum of the entries."""
+        return int(a.astype(object).sum()) % self.q if a.size else 0
+
+    def signed(self, a: Vector) -> Vector:
+        """Read entries above q/2 as negative."""
+        return np.where(a > self.q // 2, a - self.q, a)
+
+    @abstractmethod
+    def check_alphas(self, alphas: Sequence[int]) -> tuple[int, ...]:
+        """Refuse evaluation points that will not do."""
+
+
+@dataclass(frozen=True)
+class Ring(Residues):
+    """The ring Z_2^k, in which shares are added and not interpolated; alphas only tell servers apart.
+
+    >>> Ring.of_bits(3).add(np.array([5, 6]), 4)
+    array([1, 2])
+    """
+
+    kind = "power of two"
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.q <= LIMIT or self.q & (self.q - 1):
+            raise InvalidField("q", got=self.q, expected="a power of two, up to 2^62")
+
+    @classmethod
+    def of_bits(cls, k: int) -> Ring:
+        """Return Z_2^k."""
+        return cls(1 << checks.integer("k", k, 1))
+
+    def add(self, a: Vector, b: Vector | int) -> Vector:
+        """Return a + b."""
+        return (a + b) & (self.q - 1)
+
+    def sub(self, a: Vector, b: Vector | int) -> Vector:
+        """Return a - b."""
+        return (a - b) & (self.q - 1)
+
+    def mul(self, a: Vector, b: ArrayLike) -> Vector:
+        """Return a * b; products wrap at 2^64, which 2^k divides."""
+        return (a * np.asarray(b, dtype=np.int64)) & (self.q - 1)
+
+    def check_alphas(self, alphas: Sequence[int]) -> tuple[int, ...]:
+        """Refuse alphas that coincide."""
+        points = tuple(checks.integer("alphas", a, 1) for a in alphas)
+        if len(set(points)) != len(points) or not points:
+            raise InvalidAlphas("alphas", got=list(points), expected="each once")
+        return points
+
+
+@dataclass(frozen=True)
+class Field(Residues):
+    """The field F_q. Construction checks that q is prime and below 2^62.
+
+    >>> F = Field(7)
+    >>> F.mul(F.vector([3, 5]), 4)
+    array([5, 6])
+    """
+
+    kind = "prime"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "q", checks.integer("q", self.q, 2))
+        if self.q >= LIMIT or not _is_prime(self.q):
+            raise InvalidField("q", got=self.q, expected="a prime below 2^62")
 
     def add(self, a: Vector, b: Vector | int) -> Vector:
         """Return a + b."""
@@ -128,14 +205,6 @@ class Field:
         """Bring entries from [-q, q) into [0, q), in place; those from [q, 2q) stay."""
         a += (a >> 63) & self.q
         return a
-
-    def sum(self, a: Vector) -> int:
-        """Return the sum of the entries."""
-        return int(a.astype(object).sum()) % self.q if a.size else 0
-
-    def signed(self, a: Vector) -> Vector:
-        """Read entries above q/2 as negative."""
-        return np.where(a > self.q // 2, a - self.q, a)
 
     def check_alphas(self, alphas: Sequence[int]) -> tuple[int, ...]:
         """Refuse alphas that coincide or vanish mod q."""

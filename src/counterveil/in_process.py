@@ -32,6 +32,9 @@ class Local:
         self._spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
         self._prepared = self._spir.prepare(held, scheme.common(self._key, self._digest, None))
 
+    def __repr__(self) -> str:
+        return f"Local({self.deployment.says(len(self._rows))})"
+
     def ask(
         self,
         person: Any,
@@ -62,23 +65,27 @@ class Local:
         deployment, scheme = self.deployment, self.deployment.scheme
         question, costs = deployment.question(own, wishes)
         common = scheme.common(self._key, self._digest, ticket=new_key())
-        asked = run(scheme, self._rows, question, common=common)
+        asked = run(scheme, self._rows, question, common=common, records=self.database.records)
         positions = deployment.choose(scheme.reveal.relative(scheme.field, asked.revealed), spread)
 
-        order = common.order(len(self._rows)) if scheme.reveal.shuffle else None
-        fetched = [
-            fetch_record(self._spir, self._prepared, position, common, order=order, request=request).record
-            for request, position in enumerate(positions)
-        ]
+        order = scheme.reveal.order(len(self._rows), common)
+        fetched = (
+            [asked.record]
+            if asked.record is not None
+            else [
+                fetch_record(self._spir, self._prepared, position, common, order=order, request=request).record
+                for request, position in enumerate(positions)
+            ]
+        )
         records = [decode(deployment.schema, deployment.record, record) for record in fetched]  # after all k (rule 10)
         rows = positions if order is None else [int(order[p]) for p in positions]
         return costs, records, rows
 
 
 def local(database: Database | str | Path, scheme: str | None = None, **parameters: Any) -> Local:
-    """Run a deployment of this database, or bundle, in one process; `parameters` are those of `Deployment.of`.
+    """Run a deployment of this database, or bundle, in one process; `parameters` are those of `Deployment.serving`.
 
-    What is not said here is as the schema's `[deployment]` says, or as `Deployment.of` has it.
+    What is not said here is as the schema's `[deployment]` says, or as `Deployment.serving` has it.
 
     >>> from counterveil import Database, Schema, local
     >>> data = {"income": [1000, 2000, 3000, 4000], "loans": [0, 3, 1, 0], "accepted": [0, 0, 1, 1]}
@@ -90,7 +97,7 @@ def local(database: Database | str | Path, scheme: str | None = None, **paramete
     if isinstance(database, str | Path):
         database = Database.open(database)
     given = parameters if scheme is None else {"scheme": scheme, **parameters}
-    return Local(database, Deployment.of(database.schema, record=database.record, **database.schema.choice(given)))
+    return Local(database, Deployment.serving(database, **given))
 
 
 def as_person(person: Any, names: list[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from .arrays import Order, Vector
 from .errors import OutOfRange, WrongType
 from .field import Field
 from .randomness import CommonRandomness
-from .reveals import Reveal
+from .reveals import Opened, Reveal, Sealed
 
 Floats = NDArray[np.float64]
 _MOST_CASES = 10_000_000  # that enumeration may hold at once
@@ -211,8 +211,10 @@ def estimate(
     themselves a sample, and widens the interval by how much they differ.
     """
     checks.integer("rows", rows, 1)
-    if not isinstance(reveal, Reveal):
-        raise WrongType("reveal", got=type(reveal).__name__, expected="a Reveal; others can be enumerated")
+    if isinstance(reveal, Sealed):
+        return Leakage(0.0, 0.0, 0.0, 0.0, "closed form")  # a uniform number, whatever the rows
+    if not isinstance(reveal, Opened):
+        raise WrongType("reveal", got=type(reveal).__name__, expected="one of the table; others can be enumerated")
     try:
         return _estimated(reveal, cases, rows, samples, generator, drawn, progress)
     except _TooMany:
@@ -408,14 +410,3 @@ class Index:
         """Return the place of the least cost."""
         order = common.order(len(values)) if self.shuffle else np.arange(len(values))
         return np.asarray(order[np.argmin(values[order], axis=0)])
-
-
-@dataclass(frozen=True)
-class Slot:
-    """What `sealed` reveals: the place of the least cost in a secret order, xor a secret number."""
-
-    def apply(self, field: Field, values: Vector, common: CommonRandomness) -> Vector:
-        """Return slot xor r, r uniform on ⌈log2 M⌉ bits."""
-        order = common.order(len(values))
-        bits = max(1, (len(values) - 1).bit_length())
-        return np.asarray(np.argmin(values[order], axis=0) ^ common.elements("slot", 1 << bits, 1)[0])

@@ -91,6 +91,12 @@ class CommonRandomness(Protocol):
     def order(self, count: int) -> Order: ...
 
 
+class Streams(CommonRandomness, Protocol):
+    """The same, and plain bytes of it."""
+
+    def substream(self, purpose: str, request: int, coefficient: int, block: int) -> Callable[[int], bytes]: ...
+
+
 class Common:
     """Common randomness of the servers that answer one ticket, the same at each of them (rules 3 and 4).
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from . import checks
 from .arrays import Bytes, Vector
 from .errors import WrongShape, WrongType
-from .field import Field
+from .field import Residues
 from .forms import Question
 from .randomness import Fresh, new_key
 from .scheme import Scheme, as_bytes, make_scheme, run
@@ -27,7 +28,10 @@ class View(NamedTuple):
 
 
 class Symbols(NamedTuple):
-    """Field elements sent, counted on the messages of all servers together; the record step is not in it."""
+    """Symbols sent, counted on the messages of all servers together; the record step is not in it.
+
+    Up they are elements mod q, and down too, but for sealed reveals, which send bytes.
+    """
 
     up: int
     down: int
@@ -50,7 +54,7 @@ class Retrieval:
     scheme: Scheme
 
     @property
-    def field(self) -> Field:
+    def field(self) -> Residues:
         """The field that the question was asked in."""
         return self.scheme.field
 
@@ -78,7 +82,7 @@ def retrieve(
     x : d integers, the applicant's own codes.
     levels : R, the largest code, for all features or one for each. Public; not needed with a `Scheme`.
     scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``), any
-        pair as ``"form/reveal"``, or a `Scheme`.
+        pair as ``"form/reveal"``, such as ``"table/sealed"``, or a `Scheme`.
     weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
     costs : for the form ``table`` instead of x and weights: for each feature the cost of every level.
     records : M byte strings of one length, what is fetched; by default the row's own codes.
@@ -117,18 +121,20 @@ def retrieve(
 
     key, digest, applicant = new_key(), scheme.digest(codes, held), Fresh()
     common = scheme.common(key, digest, ticket=new_key())
-    asked = run(scheme, codes, Question(x, weights, costs), randomness=applicant, common=common)
+    asked = run(scheme, codes, Question(x, weights, costs), randomness=applicant, common=common, records=held)
 
-    order = common.order(len(codes)) if scheme.reveal.shuffle else None
-    prepared = spir.prepare(held, scheme.common(key, digest, None))
-    fetched = fetch(spir, prepared, asked.position, common, order=order, randomness=applicant)
+    order = scheme.reveal.order(len(codes), common)
+    record, sent = asked.record, np.empty((scheme.servers, 0), dtype=np.uint8)
+    if record is None:
+        prepared = spir.prepare(held, scheme.common(key, digest, None))
+        sent, record = fetch(spir, prepared, asked.position, common, order=order, randomness=applicant)
 
     return Retrieval(
         index=asked.position if order is None else int(order[asked.position]),
         position=asked.position,
         revealed=asked.revealed,
-        record=fetched.record,
-        views=tuple(map(View, asked.queries, fetched.queries)),
+        record=record,
+        views=tuple(map(View, asked.queries, sent)),
         symbols=Symbols(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
         scheme=scheme,
     )

@@ -46,6 +46,7 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     max_weight: int | None = None
     shuffle: bool | None = None
     d_min: int | None = None
+    download_limit: int | None = None  # MiB; what `scheme = "auto"` goes by
 
     def given(self) -> dict[str, Any]:
         """Return what was chosen."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,20 +17,11 @@ from numpy.typing import ArrayLike
 
 from . import checks
 from .arrays import Bytes, Codes, Vector
-from .errors import (
-    InvalidField,
-    NoMask,
-    NotOffered,
-    OversizedField,
-    TooFewServers,
-    UnknownName,
-    WrongShape,
-)
-from .field import Field, smallest_prime_above
+from .errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
+from .field import Residues
 from .forms import Form, Question, make_form
-from .randomness import VERSION, Common, CommonRandomness, Fresh, Randomness, frame, new_key
-from .reveals import Reveal, make_reveal
-from .sharing import honest, reconstruct, split, zero_share
+from .randomness import VERSION, Common, Fresh, Randomness, Streams, frame, new_key
+from .reveals import Outcome, Reader, Reveal, Symbols, make_reveal
 
 CATALOGUE: dict[str, tuple[str, str]] = {
     "baseline": ("euclidean", "distances"),
@@ -56,7 +47,7 @@ class Scheme:
     reveal: Reveal
     alphas: tuple[int, ...]  # one for each server
     collusion: int  # T: so many servers together learn nothing
-    field: Field
+    field: Residues
     liars: int = 0  # v: so many wrong answers are corrected, at the price of rule 3
 
     def __post_init__(self) -> None:
@@ -66,11 +57,10 @@ class Scheme:
             lying = f", {self.liars} of whom may lie" if self.liars else ""
             enough = f"at least {self.needed(self.liars)}: {self.form.name} against {self.collusion}{lying}"
             raise TooFewServers("servers", got=self.servers, expected=enough)
-        if self.liars and self.reveal.masked:
-            raise NotOffered("liars", got=f"correction of {self.reveal.name}", expected="a reveal without a mask")
-        least = _least(self.form, self.reveal, self.servers)
+        self.reveal.check(self)
+        least = self.reveal.least(self.form.bound, self.servers)
         if self.field.q <= least:
-            raise InvalidField("q", got=self.field.q, expected=f"a prime above {least}")
+            raise InvalidField("q", got=self.field.q, expected=f"a {self.field.kind} above {least}")
         object.__setattr__(self, "alphas", self.field.check_alphas(self.alphas))
 
     @classmethod
@@ -101,10 +91,11 @@ class Scheme:
             raise WrongShape("alphas", got=len(points), expected=f"one for each of {servers} servers")
         if collusion is None:
             collusion = max(1, (servers - 1) // form.degree)
-        smallest = smallest_prime_above(_least(form, reveal, servers))
-        field = Field(smallest if q is None else q)
-        if field.q > smallest:
-            warnings.warn(f"q = {q}: the smallest prime, {smallest}, gives away less", OversizedField, stacklevel=2)
+        smallest = reveal.arithmetic(reveal.least(form.bound, servers))
+        field = smallest if q is None else replace(smallest, q=q)
+        if field.q > smallest.q:
+            least = f"the smallest {field.kind}, {smallest.q}"
+            warnings.warn(f"q = {q}: {least}, gives away less", OversizedField, stacklevel=2)
         if reveal.masked and reveal.d_min == 1:
             warnings.warn(f"{reveal.name}: d_min = 1 means no mask; every cost is revealed", NoMask, stacklevel=2)
         return cls(form=form, reveal=reveal, alphas=points, collusion=collusion, field=field)
@@ -140,53 +131,59 @@ class Scheme:
         Security: row n may be seen by server n; any T rows are uniform whatever the question.
         Paper: `queries_no_weight`, `queries_weighted`.
         """
-        return split(self.field, self.form.secret(self.field, question), self.alphas, self.collusion, randomness)
+        return self.reveal.query(self, question, randomness)
 
-    def answer(self, server: int, rows: ArrayLike, query: ArrayLike, common: CommonRandomness) -> Vector:
-        """Return the answer of server n = 1..N: reveal(evaluate(rows, query)) + sum_t alpha_n^t Z'_t, t = 1..D.
+    @property
+    def symbols(self) -> int:
+        """Symbols sent up to each server."""
+        return self.reveal.symbols(self.form)
+
+    @property
+    def alphabet(self) -> Residues:
+        """What the symbols of an answer are."""
+        return self.reveal.alphabet(self.field)
+
+    def sent(self, server: int, count: int, record: int = 0) -> int:
+        """Return how many symbols server n = 1..N sends down for `count` rows, with records of so many bytes."""
+        return self.reveal.sent(self, server, count, record)
+
+    def stream(
+        self, server: int, rows: ArrayLike, query: ArrayLike, common: Streams, records: Bytes | None = None
+    ) -> Iterator[Symbols]:
+        """Return the answer of server n = 1..N, part by part; the records are needed where it brings them.
 
         Security: to be seen by the applicant; holds the reveal and nothing else, however the queries were made up.
         """
         checks.integer("server", server, 1, self.servers)
-        share = self.field.check("query", query, self.form.symbols)
-        values = self.form.evaluate(self.field, self.form.load(rows), share)
-        revealed = self.reveal.apply(self.field, values, common)
-        pads = [common.elements("pad", self.field.q, revealed.size, coefficient=t) for t in range(1, self.degree + 1)]
-        return self.field.add(revealed, zero_share(self.field, self.alphas[server - 1], np.stack(pads)))
+        share = self.field.check("query", query, self.symbols)
+        return self.reveal.stream(self, server, self.form.load(rows), share, common, records)
 
-    def recover(self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int) -> Vector:
-        """Return what the reveal reveals of `count` rows: interpolate at 0 after taking out what the applicant knows.
+    def answer(
+        self, server: int, rows: ArrayLike, query: ArrayLike, common: Streams, records: Bytes | None = None
+    ) -> Any:
+        """Return the answer of server n = 1..N, whole: an array of symbols."""
+        return np.concatenate(list(self.stream(server, rows, query, common, records)))
 
-        Paper: `get_d_i(x)`, `get_diff_d_i`, `pcr_ans_reprocess`.
-        """
-        return self.correct(question, queries, answers, count)[0]
+    def reader(self, question: Question, queries: Vector, count: int, record: int = 0) -> Reader:
+        """Return what takes answers in as they come, for `count` rows with records of so many bytes."""
+        sent = self._each("queries", queries)
+        checked = [self.field.check(f"query to server {n}", q, self.symbols) for n, q in enumerate(sent, 1)]
+        return self.reveal.reader(self, question, np.stack(checked), checks.integer("count", count, 1), record)
 
-    def correct(
-        self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int
-    ) -> tuple[Vector, tuple[int, ...]]:
-        """Return what `recover` does, and the places 0..N-1 of the servers whose answers fit together.
+    def recover(
+        self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int, record: int = 0
+    ) -> Outcome:
+        """Return what whole answers come to, after checking every one of them."""
+        reader = self.reader(question, queries, count, record)
+        for n, answer in enumerate(self._each("answers", answers), start=1):
+            reader.feed(n - 1, self.alphabet.check(f"answer of server {n}", answer, self.sent(n, count, record)))
+        return reader.outcome()
 
-        The others lied, `liars` of them at most.
-        """
-        shares = self._shares(question, queries, answers, count)
-        kept = honest(self.field, self.alphas, shares, self.degree, self.liars)
-        alphas, fitting = [self.alphas[n] for n in kept], [shares[n] for n in kept]
-        return reconstruct(self.field, alphas, fitting, self.degree), kept
-
-    def _shares(self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int) -> list[Vector]:
-        """Check all messages and take what the applicant knows out of the answers."""
-        answers = checks.listed("answers", answers, "one from each server")
-        sent = checks.listed("queries", queries, "one to each server")
-        for what, messages in (("answers", answers), ("queries", sent)):
-            if len(messages) != self.servers:
-                raise WrongShape(what, got=len(messages), expected=f"one for each of {self.servers} servers")
-        length = self.reveal.length(checks.integer("count", count, 1))
-        received = [self.field.check(f"answer of server {n}", a, length) for n, a in enumerate(answers, start=1)]
-        asked = np.stack(
-            [self.field.check(f"query to server {n}", q, self.form.symbols) for n, q in enumerate(sent, 1)]
-        )
-        known = [self.reveal.constant(self.field, term) for term in self.form.known(self.field, question, asked)]
-        return [self.field.sub(answer, term) for answer, term in zip(received, known, strict=True)]
+    def _each(self, what: str, messages: object) -> list[Any]:
+        listed = checks.listed(what, messages, "one for each server")
+        if len(listed) != self.servers:
+            raise WrongShape(what, got=len(listed), expected=f"one for each of {self.servers} servers")
+        return listed
 
     def nearest(self, revealed: Vector) -> int:
         """Return the position of the nearest row, in the ticket's order where the reveal shuffles."""
@@ -212,10 +209,6 @@ class Scheme:
         return Common(key, digest=digest, ticket=ticket, servers=self.alphas)
 
 
-def _least(form: Form, reveal: Reveal, servers: int) -> int:
-    return max(reveal.bound(form.bound), servers)
-
-
 def _canonical(part: Form | Reveal) -> str:
     return json.dumps(asdict(part), sort_keys=True)
 
@@ -229,9 +222,10 @@ class Transcript(NamedTuple):
     """All messages of one question, and what came of it."""
 
     queries: Vector  # (N, symbols): row n - 1 is what server n sees
-    answers: list[Vector]
+    answers: list[Any]
     revealed: Vector
     position: int
+    record: bytes | None  # where the answers bring it
 
 
 def run(
@@ -240,14 +234,22 @@ def run(
     question: Question,
     *,
     randomness: Randomness | None = None,
-    common: CommonRandomness | None = None,
+    common: Streams | None = None,
+    records: Bytes | None = None,
 ) -> Transcript:
     """Play all parties: the applicant asks, every server answers, the applicant recovers."""
     queries = scheme.query(question, randomness or Fresh())
     common = common or scheme.common(new_key(), scheme.digest(rows), b"run")
-    answers = [scheme.answer(n, rows, query, common) for n, query in enumerate(queries, start=1)]
-    revealed = scheme.recover(question, queries, answers, len(scheme.form.load(rows)))
-    return Transcript(queries, answers, revealed, scheme.nearest(revealed))
+    codes = scheme.form.load(rows)
+    reader = scheme.reader(question, queries, len(codes), 0 if records is None else records.shape[1])
+    answers = []
+    for n, query in enumerate(queries, start=1):
+        parts = list(scheme.stream(n, codes, query, common, records))
+        for part in parts:
+            reader.feed(n - 1, part)
+        answers.append(np.concatenate(parts))
+    found = reader.outcome()
+    return Transcript(queries, answers, found.revealed, scheme.nearest(found.revealed), found.record)
 
 
 def pair_named(name: str) -> tuple[str, str]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,6 +55,17 @@ def make_terms(
     return wire.check_terms(terms)
 
 
+class Reply(NamedTuple):
+    """What a server says, part by part, so that nobody need hold it whole; how long it is in all."""
+
+    length: int
+    parts: Iterator[bytes]
+
+    def whole(self) -> bytes:
+        """Return all of it."""
+        return b"".join(self.parts)
+
+
 class Server:
     """One server: what it holds, and the two things it can be asked."""
 
@@ -73,6 +85,7 @@ class Server:
         self.number, self.ledger, self.terms = number, ledger, terms
         self._scheme, self._key, self._clock = deployment.scheme, key, clock
         self._rows, self._records = deployment.rows(database.codes), database.served
+        self._says = deployment.says(len(self._rows))
         self._digest = terms.digest()
         standing = self._scheme.common(key, self._digest, None)
         key_id = standing.elements("key id", 256, 16).astype("uint8").tobytes().hex()
@@ -83,31 +96,40 @@ class Server:
         """Return what is worth a line in the log when it starts."""
         terms = self.terms
         named = {"server": self.number, "of": terms.parameters.servers, "scheme": terms.parameters.scheme}
+        named |= {"gives": self._says}
         return named | {"rows": terms.rows, "tickets": terms.tickets, "digest": self.manifest.digest}
 
     @property
     def longest(self) -> int:
         """The most bytes that a request can have: the body that the terms imply, and its envelope."""
-        question = wire.packed_bytes(self._scheme.field.bits, self._scheme.form.symbols)
-        records = [self._spir(liars).query_bytes(len(self._rows)) for liars in range(self.terms.robust + 1)]
+        question = self._scheme.field.packed(self._scheme.symbols)
+        records = [self._spir(liars).query_bytes(self._positions) for liars in range(self.terms.robust + 1)]
         return max(question, *records) + wire.ENVELOPE
 
-    def answer(self, body: bytes) -> bytes:
+    @property
+    def _positions(self) -> int:
+        return self._scheme.reveal.positions(len(self._rows))
+
+    def answer(self, body: bytes) -> Reply:
         """Answer a question."""
         message, claims, signed = self._read(body, "query")
         scheme = self._named(claims)
         if message.request or message.among != claims.servers:
             raise Refused("malformed", "a question is request 0, to all servers of its ticket")
-        share = wire.unpack("query", scheme.field, message.body, scheme.form.symbols)
+        share = wire.unpack("query", scheme.field, message.body, scheme.symbols)
         self._spend(message, claims, body)
         common = scheme.common(self._key, self._digest, signed)
-        answer = scheme.answer(claims.servers.index(self.number) + 1, self._rows, share, common)
-        return self._reply(message, claims, "answer", wire.pack(scheme.field, answer))
+        place = claims.servers.index(self.number) + 1
+        length = scheme.alphabet.packed(scheme.sent(place, len(self._rows), self._records.shape[1]))
+        answer = scheme.stream(place, self._rows, share, common, self._records)
+        return self._reply(message, claims, "answer", length, (wire.pack(scheme.alphabet, part) for part in answer))
 
-    def record(self, body: bytes) -> bytes:
+    def record(self, body: bytes) -> Reply:
         """Answer a record step: 1..k of its ticket, to all its servers but as many as it lets lie."""
         message, claims, signed = self._read(body, "record-query")
         scheme = self._named(claims)
+        if scheme.reveal.inside:
+            raise Refused("malformed", "a record step, where the answer brings the record")
         if not 1 <= message.request <= claims.k:
             raise Refused("malformed", f"request {message.request} of a ticket for {claims.k} records")
         if not set(message.among) <= set(claims.servers) or len(message.among) != len(claims.servers) - claims.liars:
@@ -115,15 +137,13 @@ class Server:
                 "malformed", f"a record comes from {len(claims.servers) - claims.liars} servers of its ticket"
             )
         spir, prepared = self._spir(claims.liars), self._records if claims.liars else self._packaged
-        query = spir.check("record query", np.frombuffer(message.body, dtype=np.uint8), len(prepared))
+        query = spir.check("record query", np.frombuffer(message.body, dtype=np.uint8), self._positions)
         self._spend(message, claims, body)
-        order = None
-        if scheme.reveal.shuffle:
-            order = scheme.common(self._key, self._digest, signed).order(len(prepared))
+        order = scheme.reveal.order(len(prepared), scheme.common(self._key, self._digest, signed))
         common = self._scheme.among(message.among).common(self._key, self._digest, signed)
         place = message.among.index(self.number) + 1
         answer = spir.answer(place, prepared, query, common, order=order, request=message.request)
-        return self._reply(message, claims, "record-answer", answer.tobytes())
+        return self._reply(message, claims, "record-answer", answer.size, [answer.tobytes()])
 
     def _read(self, body: bytes, kind: wire.Kind) -> tuple[Message, Claims, bytes]:
         """Read a request and check everything about it but whether it was asked before."""
@@ -146,8 +166,10 @@ class Server:
     def _spend(self, message: Message, claims: Claims, body: bytes) -> None:
         self.ledger.spend(claims.id, message.request, hashlib.sha256(body).digest(), claims.expires)
 
-    def _reply(self, message: Message, claims: Claims, kind: wire.Kind, body: bytes) -> bytes:
-        return wire.encode(Message(1, kind, self.number, claims.id, message.request, message.among, body))
+    def _reply(self, message: Message, claims: Claims, kind: wire.Kind, length: int, parts: Iterable[bytes]) -> Reply:
+        head = wire.head(Message(1, kind, self.number, claims.id, message.request, message.among, b""), length)
+        rest = iter(parts)
+        return Reply(len(head) + length, chain([head + next(rest)], rest))
 
     def _spir(self, liars: int) -> Spir:
         """Return the record step of a ticket that lets so many servers lie."""

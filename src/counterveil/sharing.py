@@ -9,7 +9,7 @@ import numpy as np
 
 from .arrays import Vector
 from .errors import TooFewServers, TooManyLiars, WrongShape
-from .field import Arithmetic
+from .field import Arithmetic, Residues
 from .randomness import Randomness
 
 
@@ -24,6 +24,15 @@ def split(field: Arithmetic, secret: Vector, alphas: Sequence[int], collusion: i
         raise TooFewServers("servers", got=len(alphas), expected=f"more than collusion = {collusion} >= 1")
     pads = randomness.elements(field.q, collusion * secret.size).reshape(collusion, secret.size)
     return np.stack([field.add(secret, zero_share(field, alpha, pads)) for alpha in alphas])
+
+
+def split_sum(ring: Residues, secret: Vector, randomness: Randomness) -> Vector:
+    """Return two shares that add up to the secret, as rows of a (2, len(s)) array.
+
+    Security: one row may be seen by one server; each alone is uniform whatever the secret.
+    """
+    noise = randomness.elements(ring.q, secret.size)
+    return np.stack([noise, ring.sub(secret, noise)])
 
 
 def zero_share(field: Arithmetic, alpha: int, coefficients: Vector) -> Vector:

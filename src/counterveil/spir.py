@@ -147,12 +147,11 @@ class Subsets:
         """Return the xor of the chosen parts, under the pad that all servers share for this request."""
         checks.integer("server", server, 1, self.servers)
         _check_length("prepared records", prepared, self.parts * self.part)
-        count = len(prepared)
-        bits = count * self.parts
+        count = len(prepared) if order is None else len(order)
         packed = self.check("record query", query, count)
-        selected = np.unpackbits(packed, count=bits, bitorder="little").reshape(count, self.parts)
-        chosen = _by_row(selected, order)
-        total = engine.xor(prepared.reshape(bits, self.part), chosen.reshape(bits).astype(bool))
+        selected = np.unpackbits(packed, count=count * self.parts, bitorder="little").reshape(count, self.parts)
+        chosen = _by_row(selected, order, len(prepared))
+        total = engine.xor(prepared.reshape(-1, self.part), chosen.reshape(-1).astype(bool))
         return total ^ common.elements("record", 256, self.part, request=request).astype(np.uint8)
 
     def recover(self, answers: Sequence[Bytes]) -> bytes:
@@ -221,7 +220,8 @@ class Polynomials:
         """Return sum_i query_i * record_i + sum_t alpha^t Z'_t, t = 1..N-1."""
         checks.integer("server", server, 1, self.servers)
         _check_length("prepared records", prepared, self.length)
-        scalars = _by_row(self.check("record query", query, len(prepared)), order)
+        count = len(prepared) if order is None else len(order)
+        scalars = _by_row(self.check("record query", query, count), order, len(prepared))
         pads = [
             common.elements("record", 256, self.length, request=request, coefficient=t) for t in range(1, self.servers)
         ]
@@ -270,7 +270,7 @@ def run(
     randomness: Randomness | None = None,
 ) -> RecordTranscript:
     """Play all parties: the applicant asks for one position, every server answers, the applicant recovers."""
-    queries = spir.query(len(prepared), position, randomness or Fresh())
+    queries = spir.query(len(prepared) if order is None else len(order), position, randomness or Fresh())
     servers = enumerate(queries, start=1)
     answers = [spir.answer(n, prepared, Q, common, order=order, request=request) for n, Q in servers]
     return RecordTranscript(queries, spir.recover(answers))
@@ -281,14 +281,15 @@ def _check_length(what: str, records: Bytes, length: int) -> None:
         raise WrongShape(what, got=f"shape {records.shape}", expected=f"(any, {length})")
 
 
-def _by_row(values: NDArray[np.uint8], order: Order | None) -> NDArray[np.uint8]:
-    """Turn values by position into values by row: position p stands for row order[p]."""
+def _by_row(values: NDArray[np.uint8], order: Order | None, rows: int) -> NDArray[np.uint8]:
+    """Turn values by position into values by row: position p stands for row order[p], -1 for none."""
     if order is None:
         return values
-    if len(order) != len(values):
-        raise WrongShape("order", got=len(order), expected=f"a place for each of {len(values)} records")
-    by_row = np.zeros_like(values)
-    by_row[order] = values
+    there = order >= 0
+    if int(there.sum()) != rows:
+        raise WrongShape("order", got=int(there.sum()), expected=f"a place for each of {rows} records")
+    by_row = np.zeros((rows, *values.shape[1:]), dtype=np.uint8)
+    by_row[order[there]] = values[there]
     return by_row
 
 

@@ -18,8 +18,9 @@ from msgspec import Meta
 
 from .arrays import Vector
 from .errors import Malformed
-from .field import Field
+from .field import Residues
 from .records import RecordKind
+from .reveals import Symbols
 
 VERSION = 1
 MEDIA_TYPE = "application/octet-stream"
@@ -147,6 +148,13 @@ def encode(message: Message) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
+def head(message: Message, length: int) -> bytes:
+    """Return what stands before a body of so many bytes: the message can be sent, and read, part by part."""
+    bare = msgspec.msgpack.encode(msgspec.structs.replace(message, body=b""))
+    size = 1 if length < 1 << 8 else 2 if length < 1 << 16 else 4
+    return bare[:-2] + bytes([{1: 0xC4, 2: 0xC5, 4: 0xC6}[size]]) + length.to_bytes(size, "big")
+
+
 def decode(data: bytes, kind: Kind) -> Message:
     """Read a message of that kind."""
     message = _unpacked("message", data, Message)
@@ -203,13 +211,10 @@ def decode_refusal(data: bytes) -> Refusal:
     return _from_json("refusal", data, Refusal)
 
 
-def packed_bytes(bits: int, count: int) -> int:
-    """Return how many bytes `count` symbols of so many bits take."""
-    return -(-bits * count // 8)
-
-
-def pack(field: Field, values: Vector) -> bytes:
+def pack(field: Residues, values: Symbols) -> bytes:
     """Return a vector at ⌈log2 q⌉ bits a symbol: each symbol's bits, and each byte's, from the least significant up."""
+    if values.dtype == np.uint8 and field.bits == 8:
+        return values.tobytes()
     blocks = []
     for start in range(0, values.size, _BLOCK):
         block = np.ascontiguousarray(values[start : start + _BLOCK], dtype="<u8").view(np.uint8).reshape(-1, 8)
@@ -218,9 +223,9 @@ def pack(field: Field, values: Vector) -> bytes:
     return b"".join(blocks)
 
 
-def unpack(what: str, field: Field, data: bytes, count: int) -> Vector:
+def unpack(what: str, field: Residues, data: bytes, count: int) -> Vector:
     """Read a vector of `count` symbols; refuse another length, a symbol of q or more, a bit set after the last."""
-    expected = packed_bytes(field.bits, count)
+    expected = field.packed(count)
     if len(data) != expected:
         raise Malformed(what, got=f"{len(data)} bytes", expected=f"{expected}: {count} symbols of {field.bits} bits")
     values = np.zeros(count, dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arrays import Vector
-from ..field import Field
+from ..field import Residues
 from .form import Polynomial, Question
 
 
@@ -34,10 +34,10 @@ class Dot(Polynomial):
         """Return w∘x."""
         return [w * x for w, x in zip(self.weights(question), self.point(question), strict=True)]
 
-    def coefficients(self, field: Field, query: Vector) -> list[Vector]:
+    def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
         """Return -Q of y."""
         return [field.mul(query, -1 % field.q)]
 
-    def free(self, field: Field, query: Vector) -> int:
+    def free(self, field: Residues, query: Vector) -> int:
         """Return B."""
         return self.bound % field.q

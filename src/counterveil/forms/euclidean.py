@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arrays import Vector
 from ..errors import OutOfRange, WrongType
-from ..field import Field
+from ..field import Residues
 from .form import Polynomial, Question
 
 
@@ -44,10 +44,10 @@ class Euclidean(Polynomial):
             raise WrongType("preferences", got="weights or costs", expected="none: the form is euclidean")
         return self.point(question)
 
-    def coefficients(self, field: Field, query: Vector) -> list[Vector]:
+    def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
         """Return -2Q of y and 1 of y²."""
         return [field.mul(query, -2 % field.q), np.ones_like(query)]
 
-    def free(self, field: Field, query: Vector) -> int:
+    def free(self, field: Residues, query: Vector) -> int:
         """Return ‖Q‖²; less ‖x‖² it holds the paper's alpha²‖Z‖²."""
         return field.sum(field.mul(query, query))

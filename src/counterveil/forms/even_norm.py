@@ -11,7 +11,7 @@ from math import comb
 from .. import checks
 from ..arrays import Vector
 from ..errors import OutOfRange
-from ..field import Field
+from ..field import Residues
 from .form import Polynomial, Question
 
 
@@ -23,6 +23,8 @@ class EvenNorm(Polynomial):
     """
 
     norm: int = 4
+
+    additive = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +52,7 @@ class EvenNorm(Polynomial):
         x, w = self.point(question), self.weights(question)
         return [w[j] * x[j] ** k for k in range(self.norm) for j in range(self.d)]
 
-    def coefficients(self, field: Field, query: Vector) -> list[Vector]:
+    def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
         """Return of y^m, m = 1..n, the shares of w∘x^(n-m) times C(n, m) (-1)^(n-m)."""
         n, shares = self.norm, query.reshape(self.norm, self.d)
         return [field.mul(shares[n - m], (-1) ** m * comb(n, m) % field.q) for m in range(1, n + 1)]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from .. import checks, engine
 from ..arrays import Codes, Vector
 from ..errors import WrongShape, WrongType
-from ..field import Field, smallest_prime_above
+from ..field import Field, Residues, smallest_prime_above
 
 MOST_LEVELS = 2**31 - 1
 
@@ -44,6 +44,7 @@ class Form(ABC):
     max_weight: int = 10  # L
 
     degree: ClassVar[int] = 1  # e: degree, in the shares, of the part of the cost that contains y
+    additive: ClassVar[bool] = False  # whether values of shares that add up to the secret add up to its value
 
     def __post_init__(self) -> None:
         levels = checks.integers("levels", self.levels, (None,))
@@ -77,17 +78,17 @@ class Form(ABC):
     def encode(self, question: Question) -> list[int]:
         """Check the question and return the secret that is shared, as integers."""
 
-    def secret(self, field: Field, question: Question) -> Vector:
+    def secret(self, field: Residues, question: Question) -> Vector:
         """Return the secret as a vector, or refuse what is not a question."""
         if not isinstance(question, Question):
             raise WrongType("question", got=type(question).__name__, expected="a Question")
         return field.vector(self.encode(question))
 
     @abstractmethod
-    def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
+    def evaluate(self, field: Residues, rows: Codes, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
 
-    def free(self, field: Field, query: Vector) -> int:
+    def free(self, field: Residues, query: Vector) -> int:
         """Return the terms of `evaluate` without y; the applicant, who made the query, knows them."""
         return 0
 
@@ -95,7 +96,7 @@ class Form(ABC):
         """Return what the applicant adds to the value at the secret to make it the cost."""
         return 0
 
-    def known(self, field: Field, question: Question, queries: Vector) -> list[int]:
+    def known(self, field: Residues, question: Question, queries: Vector) -> list[int]:
         """Return, for each query, the terms of the server's value that the applicant takes out before interpolating.
 
         What is left has degree e*T in alpha, and its value at 0 is the cost.
@@ -141,10 +142,10 @@ class Polynomial(Form):
     """A form whose value is a polynomial in each y_j: sum_j sum_k c_k[j] y_j^k + terms free of y."""
 
     @abstractmethod
-    def coefficients(self, field: Field, query: Vector) -> list[Vector]:
+    def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
         """Return c_1, c_2, …, each a vector of d elements."""
 
-    def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
+    def evaluate(self, field: Residues, rows: Codes, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
         values = engine.polynomial(field, rows, self.coefficients(field, query), max(self.levels))
         return field.add(values, self.free(field, query))

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from .. import checks, engine
 from ..arrays import Codes, Vector
 from ..errors import TableOverflow, WrongShape, WrongType
-from ..field import Field
+from ..field import Residues
 from .form import Form, Question
 
 
@@ -25,6 +25,7 @@ class Table(Form):
     cap: int | None = None
 
     name = "table"
+    additive = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +69,7 @@ class Table(Form):
         checks.in_range(f"costs[{j}]", array, 0)
         return [int(v) for v in array]
 
-    def evaluate(self, field: Field, rows: Codes, query: Vector) -> Vector:
+    def evaluate(self, field: Residues, rows: Codes, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the tables."""
         ends = np.cumsum([R + 1 for R in self.levels])[:-1]
         return engine.table(field, rows, np.split(query, ends))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arrays import Vector
-from ..field import Field
+from ..field import Residues
 from .form import Polynomial, Question
 
 
@@ -30,12 +30,12 @@ class Weighted(Polynomial):
         """Return x, then w."""
         return self.point(question) + self.weights(question)
 
-    def coefficients(self, field: Field, query: Vector) -> list[Vector]:
+    def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
         """Return -2 Q(1) Q(2) of y and Q(2) of y²."""
         x, w = query[: self.d], query[self.d :]
         return [field.mul(field.mul(x, w), -2 % field.q), w]
 
-    def free(self, field: Field, query: Vector) -> int:
+    def free(self, field: Residues, query: Vector) -> int:
         """Return sum Q(1)² Q(2); its terms in alpha³ are the paper's Z_1^t Z Z_1."""
         x, w = query[: self.d], query[self.d :]
         return field.sum(field.mul(field.mul(x, x), w))
