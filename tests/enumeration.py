@@ -54,7 +54,7 @@ class FixedCommon:
 
 def views(scheme: Scheme, question: Question, servers: Sequence[int]) -> Counter[Any]:
     """What these servers see together, counted over every pad the applicant may draw."""
-    needed = scheme.collusion * scheme.form.symbols
+    needed = scheme.collusion * scheme.symbols
     seen: Counter[Any] = Counter()
     for pads in product(range(scheme.field.q), repeat=needed):
         source = Fixed(pads)

@@ -1,4 +1,4 @@
-"""Write `vectors/wire.json` and `vectors/service.json` anew: `python tests/make_vectors.py`.
+"""Write `vectors/wire.json`, `service.json` and `sealed.json` anew: `python tests/make_vectors.py`.
 
 They are made once and then hold: a change of the protocol is a change of these files, and of the version.
 """
@@ -15,8 +15,23 @@ import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from counterveil import Boolean, Categorical, Database, Deployment, Numeric, Ordinal, Preferences, Schema, wire
+from counterveil import (
+    Boolean,
+    Categorical,
+    Database,
+    Deployment,
+    Numeric,
+    Ordinal,
+    Preferences,
+    Question,
+    Schema,
+    circuit,
+    make_scheme,
+    run,
+    wire,
+)
 from counterveil.field import Field
+from counterveil.garble import Garbler, hashed, tweaks
 from counterveil.keys import Issuer
 from counterveil.ledger import Ledger
 from counterveil.randomness import keystream, uniform
@@ -259,8 +274,46 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     }
 
 
+def label(text: str) -> Any:
+    raw = hashlib.sha256(text.encode()).digest()[:16]
+    return np.frombuffer(bytearray(raw), dtype="<u8").reshape(1, 1, 2)
+
+
+def hex_of(labels: Any) -> str:
+    return bytes(labels.astype("<u8").tobytes()).hex()
+
+
+def sealed() -> dict[str, Any]:
+    """The hash, one gate, an adder of two bits, and the least of five: every label is a hash of a name."""
+    delta = label("delta") | np.array([1, 0], dtype=np.uint64)
+    a, b = label("a"), label("b")
+    gates = Garbler(delta[0, 0])
+    out = gates.both(a, b, 7, 5)
+    gate = {"step": 7, "row": 5, "delta": hex_of(delta), "a0": hex_of(a), "b0": hex_of(b), "out0": hex_of(out),
+            "tables": [hex_of(t) for t in gates.tables]}  # fmt: skip
+    adding = Garbler(delta[0, 0])
+    u, v = (np.concatenate([label(f"{name}{i}") for i in range(2)]) for name in "uv")
+    total = circuit.add(adding, u, v, 3)
+    adder = {"start": 3, "delta": hex_of(delta), "u0": [hex_of(w) for w in u], "v0": [hex_of(w) for w in v],
+             "sum0": [hex_of(w) for w in total], "tables": [hex_of(t) for t in adding.tables]}  # fmt: skip
+    costs = [9, 4, 11, 2, 7]
+    scheme = make_scheme("table/sealed_record", levels=4, d=1, cap=15)
+    records = np.frombuffer(b"".join(b"record %d" % i for i in range(5)), dtype=np.uint8).reshape(5, 8)
+    common = scheme.common(COMMON, bytes(32), b"vectors")
+    played = run(scheme, np.arange(5)[:, None], Question(costs=[costs]), randomness=Pads(9), common=common,
+                 records=records)  # fmt: skip
+    least = {"costs": costs, "bits": scheme.field.bits, "record_bytes": 8, "position": played.position,
+             "record": (played.record or b"").hex(), "answers": [a.tobytes().hex() for a in played.answers],
+             "order": np.asarray(scheme.reveal.order(5, common)).tolist()}  # fmt: skip
+    hashes = []
+    for name, step, row in (("x", 0, 0), ("x", 0, 1), ("x", 1, 0), ("y", 2**40, 12345)):
+        tweak = tweaks(step, 1, row, 1)
+        hashes.append({"x": hex_of(label(name)), "tweak": hex_of(tweak), "hash": hex_of(hashed(label(name), tweak))})
+    return {"hash": hashes, "gate": gate, "adder": adder, "least": least}
+
+
 def make(ledgers: Path) -> dict[str, Any]:
-    """Return both files."""
+    """Return all files."""
     servers = [server(n, Ledger(ledgers / f"ledger-{n}", n, new=True, clock=lambda: NOW)) for n in (1, 2)]
     good, bad = messages(servers[0])
     good_tickets, bad_tickets = tickets(servers[0])
@@ -281,6 +334,7 @@ def make(ledgers: Path) -> dict[str, Any]:
             "manifests": [json.loads(wire.encode_manifest(s.manifest)) for s in servers],
             "question": conversation(servers),
         },
+        "sealed.json": sealed(),
     }
 
 

@@ -196,3 +196,23 @@ def random_case(seed: int, count: int) -> tuple[Schema, dict[str, list[Any]]]:
 def rows_of(frame: Mapping[str, list[Any]]) -> list[Person]:
     names = list(frame)
     return [dict(zip(names, row, strict=True)) for row in zip(*frame.values(), strict=True)]
+
+
+def possible_codes(f: Any) -> list[int]:
+    """The codes that a value can have."""
+    values = list(range(levels_of(f) + 1 if isinstance(f, Numeric | Boolean) else len(f.values)))
+    return values + ([f.largest] if f.missing == "level" else [])
+
+
+def allowed_costs(schema: Schema, own: Person, wishes: Mapping[str, Any], codes: Any) -> tuple[Any, Any]:
+    """The cost of every row of codes, a column for each cost feature, and whether its constraints hold."""
+    same = cost(schema, own, own, wishes)
+    costs, allowed = np.full(len(codes), same), np.ones(len(codes), dtype=bool)
+    for j, f in enumerate(schema.cost_features):
+        more, fine = np.zeros(f.largest + 1, dtype=np.int64), np.zeros(f.largest + 1, dtype=bool)
+        for code in possible_codes(f):
+            row = dict(own) | {f.name: f.value(code) if code <= levels_of(f) else None}
+            more[code], fine[code] = cost(schema, own, row, wishes) - same, holds(f, own, row, wishes)
+        costs += more[codes[:, j]]
+        allowed &= fine[codes[:, j]]
+    return costs, allowed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from typing import Any
@@ -18,6 +19,7 @@ class Relay:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.seen = bytearray()  # what the server saw since the last clear
         self.up = self.down = 0
+        self.cut: int | None = None  # break the connection once, after so many bytes from the server
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -26,7 +28,11 @@ class Relay:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(self._target)
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._pass, args=(client, server, True), daemon=True).start()
@@ -40,11 +46,17 @@ class Relay:
                     self.up += len(data)
                 else:
                     self.down += len(data)
+                    if self.cut is not None and self.down > self.cut:
+                        target.sendall(data[: len(data) // 2])
+                        self.cut = None
+                        break
                 target.sendall(data)
         except OSError:
             pass
         finally:
             for end in (source, target):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)  # or a thread that reads from it would keep it open
                 end.close()
 
     def view(self) -> list[dict[str, Any]]:

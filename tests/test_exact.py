@@ -11,8 +11,10 @@ from counterveil import FORMS, REVEALS, make_scheme, run
 from counterveil.errors import NoMask, TooFewServers
 from counterveil.masking import UNLIMITED, nearest_gap
 from counterveil.randomness import new_key
+from counterveil.reveals import Opened
 from databases import Case, cases
 
+OPENED = [name for name, reveal in REVEALS.items() if isinstance(reveal, Opened)]  # test_sealed has the others
 SERVERS = [(form, servers) for form in FORMS for servers in (2, 3, 4) if (form, servers) != ("weighted", 2)]
 
 
@@ -23,7 +25,7 @@ def test_returns_a_row_of_least_cost(form: str, servers: int, case: Case) -> Non
     costs = case.plain(form)
     gap = nearest_gap(costs)
     widest = 7 if gap == UNLIMITED else gap  # exact for this very question
-    for reveal in REVEALS:
+    for reveal in OPENED:
         for shuffle in (False, True):
             d_min = widest if REVEALS[reveal].masked else 1
             with warnings.catch_warnings():

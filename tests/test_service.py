@@ -132,6 +132,63 @@ def check_sizes(client: Client, service: Service) -> None:
             assert entry["bytes_out"] <= 1.05 * down_ + 200
 
 
+def test_a_restarted_server_garbles_the_same_for_the_same_ticket(tmp_path: Path) -> None:
+    with running(tmp_path, numbers_database(300, 3), 2) as service, service.client() as client:
+        assert client.deployment.scheme.reveal.name == "sealed"
+        body = some_query(client, service.ticket(client))
+        first = httpx2.post(service.urls[0] + "/v1/answer", content=body)
+        service.processes[0].kill()
+        service.processes[0].start()
+        service.processes[0].wait()
+        again = httpx2.post(service.urls[0] + "/v1/answer", content=body)
+        assert first.status_code == again.status_code == 200
+        assert len(first.content) > 300_000
+        assert first.content == again.content
+        other = httpx2.post(service.urls[0] + "/v1/answer", content=body[:-1] + bytes([body[-1] ^ 1]))
+        assert other.json()["code"] == "ticket_used"  # two questions on one ticket would give away both labels
+
+
+@pytest.mark.parametrize("scheme", ["table/sealed", "table/sealed_record"])
+def test_a_connection_that_breaks_in_the_middle_of_an_answer(scheme: str, tmp_path: Path) -> None:
+    database = numbers_database(5000, 3)
+    person = {"x0": 3.0, "x1": 20.0, "x2": 0.0}
+    expected = local(database, "table/distances").ask(person)
+    came: list[tuple[int, int]] = []
+    with running(tmp_path, database, 2, "--scheme", scheme) as service:
+        relays = [Relay(url) for url in service.urls]
+        with Client([relay.url for relay in relays], progress=lambda *seen: came.append(seen)) as client:
+            relays[0].cut, relays[1].cut = 2_000_000, 300_000
+            found = client.ask(person, ticket=service.ticket(client))
+            assert relays[0].cut is relays[1].cut is None
+            assert isinstance(found, Counterfactual)
+            assert isinstance(expected, Counterfactual)
+            assert found.cost == expected.cost
+            assert [a for a, _ in came] == sorted(a for a, _ in came)
+            assert (
+                came[-1][0]
+                == came[-1][1]
+                == sum(
+                    client.deployment.scheme.sent(n, len(database.codes), database.served.shape[1] + 64) for n in (1, 2)
+                )
+            )
+        for relay in relays:
+            relay.close()
+
+
+def test_where_one_server_fails_the_other_is_read_to_its_end(tmp_path: Path) -> None:
+    database = numbers_database(5000, 3)
+    with running(tmp_path, database, 2) as service:
+        relay = Relay(service.urls[1])
+        with Client([service.urls[0], relay.url], patience=0.2) as client:
+            relay.close()
+            service.processes[1].kill()
+            with pytest.raises(ServerFault, match=r"server 2 .* cannot be reached"):
+                client.ask({"x0": 3.0, "x1": 20.0, "x2": 0.0}, ticket=service.ticket(client))
+            whole = client.deployment.scheme.sent(1, len(database.codes))
+            assert client.peers[0].traffic.body_down > whole
+            assert [e["status"] for e in service.processes[0].entries() if e.get("path") == "/v1/answer"] == [200]
+
+
 def test_bodies_are_as_small_as_their_symbols(credit: Service, people: list[dict[str, Any]]) -> None:
     with credit.client() as client:
         client.ask(people[0], ticket=credit.ticket(client))

@@ -31,6 +31,9 @@ SMALL = {
     "even_norm": make_scheme("even_norm/distances", levels=1, d=1, max_weight=2),
     "table": make_scheme("table/distances", levels=1, d=2, cap=1),
     "table, T = 2": make_scheme("table/distances", levels=1, d=1, cap=2, servers=3),
+    "sealed table": make_scheme("table/sealed", levels=1, d=2, cap=1),
+    "sealed table, one feature": make_scheme("table/sealed", levels=2, d=1, cap=3),
+    "sealed linear": make_scheme("linear/sealed", levels=1, d=1, max_weight=2),
     "other alphas": make_scheme("linear-diff", levels=1, d=1, max_weight=2, alphas=[4, 2]),
 }
 
@@ -57,7 +60,7 @@ def test_any_t_servers_see_the_same_whatever_is_asked(name: str) -> None:
     for servers in combinations(range(scheme.servers), scheme.collusion):
         counters = [views(scheme, question, servers) for question in everything]
         assert all(counter == counters[0] for counter in counters), servers
-        assert len(counters[0]) == scheme.field.q ** (scheme.form.symbols * scheme.collusion)
+        assert len(counters[0]) == scheme.field.q ** (scheme.symbols * scheme.collusion)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -68,7 +68,7 @@ def ands(count: int, bits: int) -> tuple[list[int], int]:
 
 def chunk(gates: Gates, u: Labels, v: Labels, start: int, count: int) -> Node:
     """Return the winner of the rows from slot `start` on, of `count` in all; u and v hold the bits of the shares."""
-    cost = _add(gates, u, v, start)
+    cost = add(gates, u, v, start)
     entered = Node(cost, cost[:0])
     return rounds(gates, entered, 0, min(height(count), CHUNK_BITS), start, count)
 
@@ -86,7 +86,7 @@ def final(gates: Gates, winners: list[Node], count: int) -> Labels:
     return rounds(gates, met, min(height(count), CHUNK_BITS), height(count), 0, count).place[:, 0]
 
 
-def _add(gates: Gates, u: Labels, v: Labels, start: int) -> Labels:
+def add(gates: Gates, u: Labels, v: Labels, start: int) -> Labels:
     """Return u + v mod 2^k, ripple by ripple: carry' = carry + (u + carry)(v + carry), one AND a bit."""
     total = u ^ v
     carry = np.zeros_like(u[:1])

@@ -16,6 +16,7 @@ import click
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table as Grid
 
 from . import tickets, wire
@@ -95,7 +96,17 @@ def ask(
     known, wishes = _read_json(person), _read_json(preferences)
     Preferences.of(wishes)  # refuses a file that is none
     wishes = {name: dict(value) if isinstance(value, dict) else value for name, value in wishes.items()}
-    with Client(servers, timeout=timeout, verify=_trust(ca)) as client:
+    console = Console()
+    bar = Progress(
+        TextColumn("working the answer out"), BarColumn(), DownloadColumn(), transient=True,
+        disable=as_json or not console.is_terminal, console=console,
+    )  # fmt: skip
+    task = bar.add_task("answers", total=None)
+
+    def progress(came: int, total: int) -> None:
+        bar.update(task, completed=came, total=total)
+
+    with bar, Client(servers, timeout=timeout, verify=_trust(ca), progress=progress) as client:
         schema = client.deployment.schema
         known |= {name: _value(feature, text) for name, feature, text in _pairs("--set", schema, values)}
         for name in ("immutable", "increase_only", "decrease_only"):
@@ -120,7 +131,6 @@ def ask(
     if as_json:
         click.echo(json.dumps(found.to_dict() | ({"traffic": _traffic(peers)} if verbose else {}), ensure_ascii=False))
         return
-    console = Console()
     show(console, found)
     if verbose:
         console.print(traffic_table(peers))

@@ -184,9 +184,11 @@ class Sealed(Reveal):
         if not self.inside:
             return Outcome(revealed, (0, 1))
         position = int(np.argmin(self.relative(_BYTE, revealed)))
-        yield 0, position * record
+        for size in _steps(position * record):
+            yield 0, size
         locked = yield 0, record
-        yield 0, (self.positions(count) - 1 - position) * record
+        for size in _steps((self.positions(count) - 1 - position) * record):
+            yield 0, size
         return Outcome(revealed, (0, 1), _unlocked(final, position, locked))
 
 
@@ -255,6 +257,11 @@ def _flushed(gates: Garbler) -> Iterator[Bytes]:
     if gates.tables:
         yield np.concatenate([_flat(table) for table in gates.tables])
         gates.tables.clear()
+
+
+def _steps(size: int) -> Iterator[int]:
+    """Cut what is not needed into parts that are not worth holding."""
+    return (min(_AHEAD, size - start) for start in range(0, size, _AHEAD))
 
 
 def _packed(bits: int) -> int:

@@ -1,12 +1,14 @@
 // The applicant's side, in the browser: asks all servers at once, trusts none of them, and tells them nothing.
 
 import { bitsOf, honest, smallestPrimeAbove, split, uniform, valueAt, mod } from "./field.js";
+import { answerBytes, evaluate, height } from "./garble.js";
 import { costTables, allowedLevels, Tariff } from "./preferences.js";
 import { Schema } from "./schema.js";
 import { makeSpir } from "./spir.js";
-import { concat, decodeMessage, decodeTicket, encodeMessage, frame, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
+import { concat, decodeMessage, decodeTicket, encodeMessage, frame, headOf, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
 
 const MANIFEST = 4 << 20, ENVELOPE = 1024; // bytes
+const AHEAD = 1 << 20; // bytes of one answer that wait at most for the other
 const STEP = 20; // milliseconds: what is computed here ends on a multiple of that, so that no server can time it
 
 // What went wrong: `code` is for the page's words, `server` is the address at fault, if one is.
@@ -27,7 +29,10 @@ export class Deployment {
     const { servers, collusion, k, max_weight: maxWeight, d_min: dMin } = parameters;
     const whole = [servers, collusion, k, maxWeight, dMin, terms.rows].every((v) => Number.isSafeInteger(v) && v >= 1);
     const masked = this.reveal.startsWith("masked");
-    const known = ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
+    this.inside = this.reveal === "sealed_record"; // the answer brings the record
+    this.sealed = this.reveal === "sealed" || this.inside;
+    const known = this.sealed || ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
+    if (this.sealed && (servers !== 2 || collusion !== 1 || k !== 1 || terms.robust !== 0)) throw new Trouble("terms", "sealed");
     if (!whole || !known || servers <= collusion || servers > 64 || terms.rows >= 2 ** 28 || (masked ? k > 1 && dMin > 1 : dMin !== 1))
       throw new Trouble("terms", "parameters");
     this.terms = terms;
@@ -41,13 +46,15 @@ export class Deployment {
     this.top = this.tariff.bound + BigInt(this.mask) - 1n;
     const bound = this.differences ? 2n * this.top : this.top;
     if (bound >= 1n << 61n) throw new Trouble("terms", "costs beyond any field"); // so that a random word holds an element
-    const smallest = smallestPrimeAbove(bound > BigInt(servers) ? bound : BigInt(servers));
+    const smallest = this.sealed ? 1n << BigInt(bound.toString(2).length) : smallestPrimeAbove(bound > BigInt(servers) ? bound : BigInt(servers));
     if (this.q !== smallest) throw new Trouble("terms", `q is ${this.q}, and should be ${smallest}`);
-    const points = new Set(this.alphas.map((alpha) => mod(alpha, this.q)));
+    const points = new Set(this.alphas.map((alpha) => (this.sealed ? alpha : mod(alpha, this.q))));
     if (this.alphas.length !== servers || points.size !== this.alphas.length || points.has(0n))
       throw new Trouble("terms", "alphas");
     this.rows = terms.rows;
     this.length = this.differences ? this.rows - 1 : this.rows;
+    this.positions = this.sealed ? 2 ** height(this.rows) : this.rows;
+    this.recordBytes = this.schema.recordBytes(terms.record) + 64;
   }
 
   needed(liars = 0) {
@@ -63,33 +70,99 @@ export class Deployment {
   }
 }
 
-// Read a body no longer than it may be.
-async function content(response, most) {
+// An answer that is used as it comes in: the head it must have, then its body, never far ahead of what is taken.
+class Pipe {
+  constructor(head, length) {
+    Object.assign(this, { head, length, parts: [], held: 0, passed: 0, seen: 0, first: new Uint8Array(), wanted: 0, moved: () => {}, drained: false });
+  }
+
+  begin() {
+    this.seen = 0; // after a broken connection the same bytes come again
+  }
+
+  wait() {
+    return new Promise((resolve) => {
+      const before = this.moved;
+      this.moved = () => {
+        before();
+        resolve();
+      };
+    });
+  }
+
+  move() {
+    const waiting = this.moved;
+    this.moved = () => {};
+    waiting();
+  }
+
+  drain() {
+    this.drained = true; // another server failed: read on, so that this one cannot tell
+    this.move();
+  }
+
+  async push(data) {
+    const start = this.seen;
+    this.seen += data.length;
+    const head = this.head.subarray(start, start + data.length);
+    if (!same(head, data.subarray(0, head.length))) throw new Trouble("malformed_answer");
+    const fresh = data.subarray(head.length + this.passed - Math.max(0, start - this.head.length));
+    this.passed += fresh.length;
+    if (this.passed > this.length) throw new Trouble("malformed_answer", "too long");
+    if (this.first.length < 2048) this.first = concat(this.first, fresh.slice(0, 2048));
+    if (!this.drained) {
+      this.parts.push(fresh);
+      this.held += fresh.length;
+      this.move();
+      while (!this.drained && this.held >= Math.max(AHEAD, this.wanted)) await this.wait();
+    }
+  }
+
+  async take(count) {
+    this.wanted = count;
+    this.move();
+    while (this.held < count) {
+      if (this.drained) throw new Trouble("unreachable");
+      await this.wait();
+    }
+    const whole = this.parts.length === 1 ? this.parts[0] : concat(...this.parts);
+    this.parts = [whole.subarray(count)];
+    this.held -= count;
+    this.wanted = 0;
+    this.move();
+    return whole.slice(0, count);
+  }
+}
+
+// Read a body no longer than it may be, or into a pipe.
+async function content(response, most, into) {
   const parts = [];
   let length = 0;
   for (const reader = response.body.getReader(); ;) {
     const { done, value } = await reader.read();
     if (done) return concat(...parts);
-    parts.push(value);
     length += value.length;
     if (length > most) {
       await reader.cancel();
       return null;
     }
+    if (into) await into.push(value);
+    else parts.push(value);
   }
 }
 
-async function request(server, path, body, most, { timeout = 60000, patience = 10000 } = {}) {
+async function request(server, path, body, most, { timeout = 60000, patience = 10000 } = {}, pipe = null) {
   const until = performance.now() + patience;
   for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
     const stop = new AbortController();
-    const timer = setTimeout(() => stop.abort(), timeout);
+    const timer = setTimeout(() => stop.abort(), timeout + most / 128); // a long answer may take long
+    pipe?.begin();
     try {
       const response = await fetch(server + path, {
         method: body ? "POST" : "GET", body, signal: stop.signal, credentials: "omit", redirect: "error", cache: "no-store",
         referrerPolicy: "no-referrer", headers: body ? { "content-type": "application/octet-stream" } : {},
       });
-      const said = await content(response, most);
+      const said = await content(response, most, response.ok ? pipe : null);
       if (said === null) throw new Trouble("malformed_answer", "too long", server);
       if (response.ok) return said;
       if (![502, 503, 504].includes(response.status)) {
@@ -185,10 +258,15 @@ function admitted(session, text) {
   return ticket;
 }
 
-export const secretOf = (deployment, own, wishes) => costTables(deployment.tariff, own, wishes).flat();
+// Sealed: behind the tables stands what the applicant would add to the cost, which is nothing.
+export const secretOf = (deployment, own, wishes) => [...costTables(deployment.tariff, own, wishes).flat(), ...(deployment.sealed ? [0n] : [])];
 
-export const shares = (deployment, servers, secret, draw) =>
-  split(secret, servers.map((n) => deployment.alphas[n - 1]), deployment.collusion, deployment.q, draw);
+export function shares(deployment, servers, secret, draw = uniform) {
+  const { q } = deployment;
+  if (!deployment.sealed) return split(secret, servers.map((n) => deployment.alphas[n - 1]), deployment.collusion, q, draw);
+  const noise = draw(q, secret.length);
+  return [noise, secret.map((value, i) => mod(value - noise[i], q))];
+}
 
 // What the answers reveal, and the places of the servers whose answers fit together.
 export function recover(deployment, servers, liars, answers) {
@@ -209,21 +287,73 @@ export function nearest(costs) {
 const isSigned = ({ signer, deployment: { terms } }, record, signature) =>
   crypto.subtle.verify("Ed25519", signer, signature, frame("counterveil/1", "record", unhex(terms.database), record));
 
-// Ask. `own` maps features to levels, `wishes` to preferences; `watch` sees every message. Only the first record is explained.
-// With the `attempt` of a question that broke off, the very same bytes are sent again.
-export async function ask(session, ticketText, own, wishes, watch = () => {}, attempt = {}) {
+// Where the answers say the nearest rows stand: evaluated as they come in, or put together when all are there.
+async function evaluated(deployment, ticket, queries, send, progress) {
+  const record = deployment.inside ? deployment.recordBytes : 0, bits = bitsOf(deployment.q);
+  const sizes = answerBytes(deployment.rows, bits, record), total = sizes[0] + sizes[1];
+  const pipes = ticket.servers.map((server, i) =>
+    new Pipe(headOf({ kind: "answer", server, ticket: ticket.id, request: 0, among: ticket.servers }, sizes[i]), sizes[i]));
+  const taken = async (place, count) => {
+    const bytes = await pipes[place].take(count);
+    progress(pipes[0].passed + pipes[1].passed, total);
+    return bytes;
+  };
+  const evaluation = evaluate(taken, deployment.rows, bits, record);
+  evaluation.catch(() => {}); // where a server failed, that is what is told
+  await everyone(pipes.map(async (pipe, i) => {
+    try {
+      await send(i, pipe);
+      if (pipe.passed !== pipe.length || pipe.seen !== pipe.head.length + pipe.length) throw new Trouble("malformed_answer");
+    } catch (error) {
+      pipes.forEach((each) => each.drain());
+      throw error;
+    }
+  }));
+  const began = performance.now();
+  const { position, opened } = await evaluation;
+  return { kept: [0, 1], positions: [position], plausible: true, costs: null, opened, began };
+}
+
+async function opened(deployment, ticket, queries, send) {
+  const { q, length } = deployment;
+  const bodies = await everyone(queries.map((_, i) => send(i, null)));
+  const began = performance.now();
+  const answers = bodies.map(({ body, server }) => {
+    try {
+      return unpackVector(body, q, length);
+    } catch {
+      throw new Trouble("malformed_answer", "", server);
+    }
+  });
+  const { kept, revealed } = recover(deployment, ticket.servers, ticket.liars, answers);
+  const costs = deployment.relative(revealed);
+  const lowest = costs.reduce((a, b) => (b < a ? b : a), 0n), highest = costs.reduce((a, b) => (b > a ? b : a), 0n);
+  const plausible = highest - lowest <= deployment.top;
+  const order = costs.map((_, i) => i);
+  if (ticket.k > 1) order.sort((a, b) => (costs[a] < costs[b] ? -1 : costs[a] > costs[b] ? 1 : a - b));
+  else order[0] = nearest(costs);
+  return { kept, positions: order.slice(0, ticket.k), plausible, costs, opened: null, began };
+}
+
+// Ask. `own` maps features to levels, `wishes` to preferences; `watch` sees every message, `progress` bytes that came of how many.
+// Only the first record is explained. With the `attempt` of a question that broke off, the very same bytes are sent again.
+export async function ask(session, ticketText, own, wishes, watch = () => {}, attempt = {}, progress = () => {}) {
   const { deployment, peers, options } = session;
-  const { terms, schema, q, rows, length } = deployment;
+  const { terms, schema, q, rows, recordBytes } = deployment;
   const secret = secretOf(deployment, own, wishes);
   const ticket = (attempt.ticket ??= admitted(session, ticketText));
   attempt.bytes ??= new Map();
-  const post = async (server, path, kind, request_, among, body, expected) => {
+  const post = async (server, path, kind, request_, among, body, expected, pipe = null) => {
     const which = `${server}/${request_}`;
     const bytes = attempt.bytes.get(which) ?? encodeMessage({ kind, server, ticket: ticket.bytes, request: request_, among, body });
     attempt.bytes.set(which, bytes);
     watch(which, server, peers.get(server), bytes, null);
-    const said = await request(peers.get(server), path, bytes, expected + ENVELOPE, options);
-    watch(which, server, peers.get(server), bytes, said);
+    const said = await request(peers.get(server), path, bytes, expected + ENVELOPE, options, pipe);
+    if (pipe) {
+      watch(which, server, peers.get(server), bytes, concat(pipe.head, pipe.first), pipe.seen);
+      return null;
+    }
+    watch(which, server, peers.get(server), bytes, said, said.length);
     let answer;
     try {
       answer = decodeMessage(said, kind === "query" ? "answer" : "record-answer");
@@ -237,44 +367,33 @@ export async function ask(session, ticketText, own, wishes, watch = () => {}, at
   };
 
   const queries = shares(deployment, ticket.servers, secret);
-  const size = packedBytes(bitsOf(q), length);
-  const bodies = await everyone(ticket.servers.map((n, i) =>
-    post(n, "/v1/answer", "query", 0, ticket.servers, packVector(queries[i], q), size)));
-  let began = performance.now();
-  const answers = bodies.map((body, i) => {
-    try {
-      return unpackVector(body, q, length);
-    } catch {
-      throw new Trouble("malformed_answer", "", peers.get(ticket.servers[i]));
-    }
-  });
-  const { kept, revealed } = recover(deployment, ticket.servers, ticket.liars, answers);
-  const costs = deployment.relative(revealed);
-  const lowest = costs.reduce((a, b) => (b < a ? b : a), 0n), highest = costs.reduce((a, b) => (b > a ? b : a), 0n);
-  const plausible = highest - lowest <= deployment.top;
-  const order = costs.map((_, i) => i);
-  if (ticket.k > 1) order.sort((a, b) => (costs[a] < costs[b] ? -1 : costs[a] > costs[b] ? 1 : a - b));
-  else order[0] = nearest(costs);
-  const positions = plausible ? order.slice(0, ticket.k) : uniform(BigInt(rows), ticket.k).map(Number);
-  await settle(began, rows);
+  const size = packedBytes(bitsOf(q), deployment.length);
+  const send = async (i, pipe) => {
+    const server = ticket.servers[i];
+    const body = await post(server, "/v1/answer", "query", 0, ticket.servers, packVector(queries[i], q), pipe?.length ?? size, pipe);
+    return { body, server: peers.get(server) };
+  };
+  const found = await (deployment.sealed ? evaluated : opened)(deployment, ticket, queries, send, progress);
+  const { kept, plausible, costs } = found;
+  const positions = plausible ? found.positions : uniform(BigInt(deployment.positions), ticket.k).map(Number);
+  await settle(found.began, rows);
 
   const honestOnes = kept.map((place) => ticket.servers[place]);
   const among = honestOnes.slice(0, ticket.servers.length - ticket.liars);
-  const recordBytes = schema.recordBytes(terms.record) + 64;
   const spir = makeSpir(among.length, deployment.collusion, recordBytes, ticket.liars > 0);
-  const records = [];
-  for (const [i, position] of positions.entries()) {
-    const wanted = spir.query(rows, position);
+  const records = found.opened ? [found.opened] : [];
+  for (const [i, position] of deployment.inside ? [] : positions.entries()) {
+    const wanted = spir.query(deployment.positions, position);
     const parts = await everyone(ticket.servers.map((n) => {
       const place = among.indexOf(n);
       if (place >= 0) return post(n, "/v1/record", "record-query", i + 1, among, wanted[place], spir.part);
       const others = [...among.slice(1), n].sort((a, b) => a - b); // left out: noise, so that all get as many requests
-      return post(n, "/v1/record", "record-query", i + 1, others, spir.query(rows, 0)[0], spir.part);
+      return post(n, "/v1/record", "record-query", i + 1, others, spir.query(deployment.positions, 0)[0], spir.part);
     }));
     records.push(await spir.recover(among.map((n) => parts[ticket.servers.indexOf(n)])));
   }
 
-  began = performance.now();
+  const began = performance.now();
   try {
     if (!plausible) throw new Trouble("tampered");
     const [whole] = records;
@@ -287,7 +406,7 @@ export async function ask(session, ticketText, own, wishes, watch = () => {}, at
     }
     const tables = costTables(deployment.tariff, own, wishes);
     const each = schema.costed.map((f, j) => tables[j][record.codes.get(f)]);
-    if (!deployment.differences) {
+    if (costs && !deployment.differences) {
       const over = costs[positions[0]] - each.reduce((a, b) => a + b, 0n);
       if (over < 0n || over >= BigInt(deployment.mask)) throw new Trouble("tampered");
     }

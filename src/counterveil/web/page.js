@@ -35,8 +35,8 @@ function say(...nodes) {
   $("status").replaceChildren(...nodes);
 }
 
-function wait(text) {
-  say(make("p", { className: "card" }, make("span", { className: "spinner" }), text));
+function wait(...said) {
+  say(make("p", { className: "card" }, make("span", { className: "spinner" }), ...said));
   return setTimeout(() => say(make("p", { className: "card" }, make("span", { className: "spinner" }), WORDS.slow)), SLOW);
 }
 
@@ -175,10 +175,16 @@ async function question(asked) {
   const { before, own, wishes, ticket, attempt, messages } = asked;
   $("answer").hidden = $("left").hidden = true;
   $("ask").disabled = true;
-  const slow = wait(WORDS.asking);
-  const watch = (which, server, url, up, down) => messages.set(which, { server, url, up, down });
+  let slow = wait(WORDS.asking);
+  const watch = (which, server, url, up, down, length = 0) => messages.set(which, { server, url, up, down, length });
+  const bar = make("progress", { max: 1, "aria-label": WORDS.receiving });
+  const progress = (came, total) => {
+    clearTimeout(slow);
+    slow = wait(WORDS.evaluating(total), bar);
+    bar.value = came / total;
+  };
   try {
-    const found = await ask(session, ticket, own, wishes, watch, attempt);
+    const found = await ask(session, ticket, own, wishes, watch, attempt, progress);
     say();
     show(found, before);
     $("answer").focus({ preventScroll: true });
@@ -240,7 +246,7 @@ function leftThisComputer(messages, own, wishes) {
   const box = make("div", { className: "card" }, make("h2", {}, WORDS.left), make("p", {}, WORDS.leftLead));
   asked.forEach((server, i) => {
     const all = messages.filter((m) => m.server === server);
-    const [up, down] = ["up", "down"].map((way) => all.reduce((n, m) => n + (m[way]?.length ?? 0), 0).toLocaleString("en"));
+    const [up, down] = [(m) => m.up.length, (m) => m.length].map((of) => all.reduce((n, m) => n + of(m), 0).toLocaleString("en"));
     const payload = packVector(again[i], deployment.q);
     const pair = make("div", { className: "noise" });
     for (const [title, bytes] of [[WORDS.seen, all[0].up.slice(-payload.length)], [WORDS.otherwise, payload]]) {
@@ -248,8 +254,9 @@ function leftThisComputer(messages, own, wishes) {
     }
     box.append(make("h3", {}, WORDS.sent(server, all[0].url, up, down)), pair);
     all.forEach((m, n) => {
-      const details = make("details", {}, make("summary", {}, WORDS.message(n + 1, m.up.length, m.down?.length ?? 0)));
-      for (const [title, bytes] of [[WORDS.up, m.up], [WORDS.down, m.down ?? []]])
+      const details = make("details", {}, make("summary", {}, WORDS.message(n + 1, m.up.length, m.length)));
+      const down = m.down && m.length > m.down.length ? WORDS.beginning(m.down.length) : WORDS.down;
+      for (const [title, bytes] of [[WORDS.up, m.up], [down, m.down ?? []]])
         details.append(make("p", { className: "soft" }, title), make("code", {}, hex(bytes)));
       box.append(details);
     });

@@ -145,6 +145,12 @@ export function encodeMessage({ kind, server, ticket, request, among, body }) {
   return pack([1, kind, server, ticket, request, among, body]);
 }
 
+// What stands before a body of so many bytes: a message can be read part by part.
+export function headOf(message, length) {
+  const bare = encodeMessage({ ...message, body: new Uint8Array() });
+  return concat(bare.slice(0, -2), sized(length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4]]));
+}
+
 export function decodeMessage(bytes, expected) {
   const fields = unpack(bytes);
   if (!Array.isArray(fields) || fields.length !== 7) throw new Malformed("not seven fields");

@@ -1,0 +1,424 @@
+"""Sealed: always a nearest row, and to the applicant nothing else; gates against a literal reading of the paper."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import literal
+from counterveil import Database, Deployment, Question, Schema, Scheme, circuit, local, make_scheme, run
+from counterveil.arrays import Vector
+from counterveil.errors import InvalidAlphas, InvalidField, InvalidInput, NotOffered
+from counterveil.field import Ring
+from counterveil.garble import AND, LABEL, Clear, Evaluator, Garbler, colours
+from counterveil.preferences import Preferences
+from counterveil.randomness import new_key
+from counterveil.reveals import sealed as sealing
+from databases import Case, cases
+from people import METRICS, allowed_costs, possible_codes, random_case, random_wishes, rows_of
+from service import numbers_database
+
+VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "sealed.json").read_text())
+
+
+def number(text: str) -> int:
+    return int.from_bytes(bytes.fromhex(text), "little")
+
+
+# --- gates --------------------------------------------------------------------------------------------------------
+
+
+def test_recorded_hashes_gate_and_adder_are_what_the_paper_says() -> None:
+    for case in VECTORS["hash"]:
+        assert literal.hashed(number(case["x"]), number(case["tweak"])) == number(case["hash"])
+    gate = VECTORS["gate"]
+    a0, b0, delta, out0 = (number(gate[name]) for name in ("a0", "b0", "delta", "out0"))
+    made = literal.garbled(a0, b0, delta, gate["step"], gate["row"])
+    assert made == (out0, *map(number, gate["tables"]))
+    for a, b in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        got = literal.evaluated(a0 ^ a * delta, b0 ^ b * delta, *made[1:], gate["step"], gate["row"])
+        assert got == out0 ^ (a & b) * delta
+    adder = VECTORS["adder"]
+    u, v, total = ([number(w) for w in adder[name]] for name in ("u0", "v0", "sum0"))
+    carry, t_g, t_e = literal.garbled(u[0], v[0], number(adder["delta"]), 0, adder["start"])
+    assert [t_g, t_e] == [number(t) for t in adder["tables"]]
+    assert total == [u[0] ^ v[0], u[1] ^ v[1] ^ carry]
+
+
+def test_the_recorded_least_of_five() -> None:
+    case = VECTORS["least"]
+    scheme = make_scheme("table/sealed_record", levels=4, d=1, cap=15)
+    answers = [np.frombuffer(bytes.fromhex(a), dtype=np.uint8) for a in case["answers"]]
+    queries = np.zeros((2, scheme.symbols), dtype=np.int64)
+    found = scheme.recover(Question(costs=[case["costs"]]), queries, answers, 5, 8)
+    assert scheme.nearest(found.revealed) == case["position"]
+    assert found.record == bytes.fromhex(case["record"]) == b"record 3"
+    assert case["order"][case["position"]] == 3 == int(np.argmin(case["costs"]))
+
+
+@given(st.integers(0, 2**128 - 1), st.integers(0, 2**128 - 1), st.integers(0, 2**128 - 1), st.integers(0, 2**20))
+def test_a_gate_is_the_literal_one(a: int, b: int, delta: int, row: int) -> None:
+    delta |= 1
+    wires = [np.frombuffer(bytearray(x.to_bytes(16, "little")), dtype=np.uint64) for x in (a, b, delta)]
+    gates = Garbler(wires[2])
+    out = gates.both(wires[0].reshape(1, 1, 2), wires[1].reshape(1, 1, 2), 3, row)
+    got = [int.from_bytes(x.tobytes(), "little") for x in (out, *gates.tables)]
+    assert tuple(got) == literal.garbled(a, b, delta, 3, row)
+
+
+def bits_of(values: Vector, k: int) -> Any:
+    return (values[None, :] >> np.arange(k)[:, None] & 1).astype(np.uint64)
+
+
+def slot_in_the_clear(gates: Clear, u: Vector, v: Vector, k: int) -> int:
+    count = len(u)
+    nodes = [circuit.chunk(gates, bits_of(u[c], k), bits_of(v[c], k), c.start, count) for c in circuit.chunks(count)]
+    return sum(int(bit) << i for i, bit in enumerate(circuit.final(gates, nodes, count)))
+
+
+def formula(M: int, k: int) -> int:
+    """k - 1 to add each; at level l, of n still in, ⌊n/2⌋ matches of 2k + l; the final passes no cost on."""
+    total, n, level = M * (k - 1), M, 0
+    while n > 1:
+        total += n // 2 * (2 * k + level)
+        n, level = n - n // 2, level + 1
+    return total - (k if M > 1 else 0)
+
+
+@pytest.mark.parametrize("k", [1, 2, 12, 20])
+@pytest.mark.parametrize("M", [1, 2, 3, 7, 64, 1000, 4095, 4096, 4097, 12289])
+def test_the_circuit_has_as_many_gates_as_the_formula_says(M: int, k: int) -> None:
+    rng = np.random.default_rng(M * k)
+    costs, u = rng.integers(0, 1 << k, M), rng.integers(0, 1 << k, M)
+    gates = Clear()
+    slot = slot_in_the_clear(gates, u, (costs - u) % (1 << k), k)
+    assert slot == int(np.argmin(costs))
+    sizes, last = circuit.ands(M, k)
+    assert gates.ands == sum(sizes) + last == formula(M, k)
+    assert gates.ands <= (3 * k + 1) * M
+
+
+# --- right --------------------------------------------------------------------------------------------------------
+
+
+def least(scheme: Scheme, rows: Any, question: Question, records: Any = None) -> tuple[int, Any]:
+    """Play all parties; return the row that was found and the transcript, after checking it against the ideal."""
+    common = scheme.common(new_key(), b"digest", b"ticket")
+    asked = run(scheme, rows, question, common=common, records=records)
+    ideal = scheme.reveal.apply(scheme.field, scheme.form.costs(rows, question), common)
+    assert np.array_equal(asked.revealed, ideal)
+    order = scheme.reveal.order(len(rows), common)
+    assert order is not None
+    return int(order[asked.position]), asked
+
+
+@settings(max_examples=1000)
+@given(
+    st.integers(0, 2**32), st.integers(1, 5000), st.sampled_from(METRICS), st.sampled_from([0.0, 0.2, 0.5]),
+    st.booleans(),
+)  # fmt: skip
+def test_every_preference_gets_a_nearest_row(seed: int, M: int, metric: str, tight: float, inside: bool) -> None:
+    rng = np.random.default_rng(seed)
+    schema, frame = random_case(seed, 1)
+    person = {name: value for name, value in rows_of(frame)[0].items() if name != "accepted"}
+    wishes = random_wishes(rng, schema, person, metric, tight)
+    deployment = Deployment.of(schema, scheme="table/sealed_record" if inside else "table/sealed")
+    codes = np.stack([rng.choice(possible_codes(f), M) for f in schema.cost_features], axis=1)
+    records = rng.integers(0, 256, (M, 5), dtype=np.uint8)
+    question, _ = deployment.question(schema.codes(person), Preferences(**wishes))
+    row, asked = least(deployment.scheme, codes, question, records)
+    costs, allowed = allowed_costs(schema, person, wishes, codes)
+    if allowed.any():
+        assert allowed[row]
+        assert costs[row] == costs[allowed].min()
+    assert asked.record == (records[row].tobytes() if inside else None)
+
+
+@settings(max_examples=100)
+@given(case=cases(), form=st.sampled_from(["linear", "even_norm", "table"]))
+def test_every_additive_form_is_exact(case: Case, form: str) -> None:
+    scheme = make_scheme(f"{form}/sealed", **case.parameters(form))
+    assert scheme.field.q // 2 <= scheme.form.bound < scheme.field.q  # the smallest ring that holds it
+    costs = case.plain(form)
+    assert costs[least(scheme, case.rows, case.question(form))[0]] == costs.min()
+
+
+def test_a_bank_in_one_process() -> None:
+    database = numbers_database(40, 3)
+    person = {"x0": 3, "x1": 9, "x2": 14}
+    expected = local(database, "table/differences").ask(person, increase_only=["x0"]).to_dict()
+    for scheme in ("table/sealed", "table/sealed_record", "linear/sealed"):
+        bank = local(database, scheme)
+        wishes = {} if "linear" in scheme else {"increase_only": ["x0"]}
+        found = bank.ask(person, wishes).to_dict()
+        assert scheme in repr(bank)
+        assert "linear" in scheme or (found["cost"], found["feasible"]) == (expected["cost"], expected["feasible"])
+
+
+# --- what is not offered --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("euclidean/sealed", {}),
+        ("dot/sealed", {}),
+        ("weighted/sealed", {}),
+        ("table/sealed", {"servers": 3}),
+        ("table/sealed", {"servers": 3, "collusion": 2}),
+        ("table/sealed", {"d_min": 2}),
+    ],
+)
+def test_what_sealed_cannot_do_is_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(NotOffered):
+        make_scheme(name, levels=4, d=2, **options)
+
+
+def test_rings_and_wrong_messages_are_refused() -> None:
+    for q in (0, 1, 3, 12, 2**63):
+        with pytest.raises(InvalidField):
+            Ring(q)
+    with pytest.raises(InvalidAlphas):
+        make_scheme("table/sealed", levels=4, d=2, alphas=[1, 1])
+    scheme = make_scheme("table/sealed", levels=4, d=2)
+    question = Question([1, 1])
+    queries = np.zeros((2, scheme.symbols), dtype=np.int64)
+    short = [np.zeros(scheme.sent(n, 3) - 1, dtype=np.uint8) for n in (1, 2)]
+    with pytest.raises(InvalidInput, match="answer of server 1"):
+        scheme.recover(question, queries, short, 3)
+    with pytest.raises(InvalidInput, match="too little or too much"):
+        scheme.reader(question, queries, 3).outcome()
+    inside = make_scheme("table/sealed_record", levels=4, d=2)
+    common = inside.common(new_key(), b"", b"t")
+    with pytest.raises(InvalidInput, match="records"):
+        inside.answer(1, np.zeros((3, 2), dtype=np.int64), queries[0], common)
+
+
+def test_tampered_answers_give_a_position_and_never_a_crash() -> None:
+    rng = np.random.default_rng(1)
+    scheme = make_scheme("table/sealed_record", levels=4, d=2)
+    rows, question = rng.integers(0, 5, (37, 2)), Question([1, 2])
+    records = rng.integers(0, 256, (37, 9), dtype=np.uint8)
+    asked = run(scheme, rows, question, records=records)
+    wrong = set()
+    for trial in range(200):
+        answers = [a.copy() for a in asked.answers]
+        answer = answers[trial % 2]
+        if trial < 100:
+            answer[rng.integers(0, answer.size, 1 + trial % 7)] ^= np.uint8(1 + trial % 255)
+        else:
+            answer[:] = rng.integers(0, 256, answer.size)
+        found = scheme.recover(question, asked.queries, answers, 37, 9)
+        position = scheme.nearest(found.revealed)
+        assert 0 <= position < 64
+        assert found.record is not None
+        assert len(found.record) == 9
+        wrong.add(position)
+    assert len(wrong) > 20
+
+
+# --- nothing else ---------------------------------------------------------------------------------------------------
+
+
+def simulated(bits: int, count: int, position: int, record: bytes | None) -> list[Any]:
+    """What two servers might have sent, made from the result alone: noise, and decoding bits that lead to it."""
+    rng = np.random.default_rng(int.from_bytes(new_key(), "little"))
+
+    def noise(size: int) -> Any:
+        return rng.integers(0, 256, size, dtype=np.uint8)
+
+    sizes, last = circuit.ands(count, bits)
+    first, second, gates, nodes = list[Any](), list[Any](), Evaluator(), []
+    for slots, size in zip(circuit.chunks(count), sizes, strict=True):
+        rows = slots.stop - slots.start
+        first += [noise(LABEL * bits * rows), noise(AND * size)]
+        second.append(noise(LABEL * bits * rows))
+        gates.load(first[-1])
+        u, v = (raw.view(np.uint64).reshape(bits, rows, 2) for raw in (first[-2], second[-1]))
+        nodes.append(circuit.chunk(gates, u, v, slots.start, count))
+    first.append(noise(AND * last))
+    gates.load(first[-1])
+    final = circuit.final(gates, nodes, count)
+    decode = colours(final).astype(np.uint8) ^ (position >> np.arange(len(final)) & 1).astype(np.uint8)
+    first.append(np.packbits(decode, bitorder="little"))
+    if record is not None:
+        pad = sealing._unlocked(final, position, np.zeros(len(record), dtype=np.uint8))
+        locked = noise(len(record) << circuit.height(count)).reshape(-1, len(record))
+        locked[position] = np.frombuffer(pad, dtype=np.uint8) ^ np.frombuffer(record, dtype=np.uint8)
+        first.append(locked.reshape(-1))
+    return [np.concatenate(first), np.concatenate(second)]
+
+
+def features(scheme: Scheme, answers: list[Any], revealed: Vector) -> Any:
+    """All that the applicant holds, as bits: both answers, pairs of their bits, what is revealed, costs made of it."""
+    raw = [
+        np.frombuffer(a.astype("<i8" if a.dtype == np.int64 else a.dtype).tobytes(), dtype=np.uint8) for a in answers
+    ]
+    each = [np.unpackbits(part, bitorder="little") for part in raw]
+    marks = np.concatenate([bits[:: 8 * LABEL][:20] for bits in each])  # in sealed answers: the colours of labels
+    pairs = np.array([marks[a] ^ marks[b] for a, b in combinations(range(len(marks)), 2)], dtype=np.uint8)
+    relative = scheme.reveal.relative(scheme.field, revealed)
+    shown = np.concatenate([revealed, np.sort(relative - relative.min())])
+    return np.concatenate([*each, pairs, bits_of(shown, 12).reshape(-1).astype(np.uint8)])
+
+
+def told_apart(first: list[Any], second: list[Any]) -> bool:
+    """Whether any bit comes up more often in one of two samples: one in a million by chance, all bits together."""
+    a, b = (np.stack(sample).mean(axis=0) for sample in (first, second))
+    n = len(first)
+    both = (a + b) / 2
+    spread = np.sqrt(np.maximum(both * (1 - both), 1 / n) * 2 / n)
+    z = np.abs(a - b) / spread
+    limit = math.sqrt(2 * math.log(2e6 * len(z)))
+    return bool((z > limit).any())
+
+
+A = np.array([[4], [1], [8], [14], [12]])  # two databases with the same nearest row, and no other in common
+B = np.array([[3], [1], [3], [5], [7]])
+ASKED = Question(costs=[np.arange(16)])
+
+
+def sample(scheme: Scheme, rows: Any, count: int = 250) -> list[Any]:
+    records = np.frombuffer(b"the row!" + bytes(32), dtype=np.uint8).reshape(5, 8)[[1, 0, 2, 3, 4]]
+    played = [run(scheme, rows, ASKED, records=records) for _ in range(count)]
+    return [features(scheme, t.answers, t.revealed) for t in played]
+
+
+@pytest.mark.parametrize(
+    "name", ["distances", "differences", "masked", "masked_differences", "sealed", "sealed_record"]
+)
+def test_only_sealed_answers_could_come_from_a_simulator(name: str) -> None:
+    """The same tests on all: two databases with one nearest row are told apart by every other reveal's transcript."""
+    scheme = make_scheme(f"table/{name}", levels=15, d=1, cap=15, shuffle=True, d_min=2 if "masked" in name else 1)
+    ours = sample(scheme, A)
+    if "sealed" not in name:
+        assert told_apart(ours, sample(scheme, B))
+        return
+    assert not told_apart(ours, sample(scheme, B))
+    record = b"the row!" if name == "sealed_record" else None
+    made = []
+    for position in np.random.default_rng(4).integers(0, 8, len(ours)):
+        answers = simulated(scheme.field.bits, 5, int(position), record)
+        made.append(features(scheme, answers, position >> np.arange(3) & 1))
+        found = scheme.recover(ASKED, np.zeros((2, scheme.symbols), dtype=np.int64), answers, 5, 8 if record else 0)
+        assert (scheme.nearest(found.revealed), found.record) == (position, record)
+    assert not told_apart(ours, made)
+
+
+def test_those_tests_see_a_colour_that_is_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control: without point-and-permute, colours tell shares, and shares together tell costs."""
+    honest = sealing._labels
+
+    def plain(*arguments: Any) -> Any:
+        made = honest(*arguments)
+        made[..., 0] &= ~np.uint64(1)
+        return made
+
+    monkeypatch.setattr(sealing, "_labels", plain)
+    scheme = make_scheme("table/sealed", levels=15, d=1, cap=15)
+    assert told_apart(sample(scheme, A), sample(scheme, B))
+
+
+def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another control: as protocol.md has it, the position alone would tell of ties; with r it is uniform."""
+    scheme = make_scheme("table/sealed", levels=3, d=1, cap=3)
+    rows = np.array([[0], [0], [1]])
+
+    def counted() -> Any:
+        positions = [run(scheme, rows, Question(costs=[[0, 1, 2, 3]])).position for _ in range(400)]
+        return np.bincount(positions, minlength=4) / 400
+
+    assert (np.abs(counted() - 0.25) < 0.11).all()
+    monkeypatch.setattr(sealing.Sealed, "_blind", lambda *_: np.int64(0))
+    biased = counted()
+    assert biased[0] > 0.55  # of two equal ones the first, in whatever order
+    assert biased[3] == 0
+
+
+# --- in parts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_neither_side_holds_the_answer_whole(ahead: int) -> None:
+    """One server is faster than the other: what waits is little, and nobody waits for ever."""
+    scheme = make_scheme("table/sealed_record", levels=15, d=1, cap=200)
+    M, rng = 40_000, np.random.default_rng(2)
+    rows, records = rng.integers(0, 16, (M, 1)), rng.integers(0, 256, (M, 20), dtype=np.uint8)
+    question, common = Question(costs=[rng.permutation(16)]), scheme.common(new_key(), b"", b"t")
+    queries = scheme.query(question, _Zero())
+    streams = [scheme.stream(n, rows, query, common, records) for n, query in enumerate(queries, start=1)]
+    reader: Any = scheme.reader(question, queries, M, 20)
+    longest, held, done = 0, 0, set[int]()
+    while len(done) < 2:
+        for place in (ahead, 1 - ahead):
+            while place not in done and reader.hungry(place):
+                part = next(streams[place], None)
+                if part is None:
+                    done.add(place)
+                    break
+                longest = max(longest, part.size)
+                reader.feed(place, part)
+                held = max(held, sum(map(len, reader._held)))
+    total = scheme.sent(1, M, 20)
+    assert longest < total / 8
+    assert held < total / 4
+    position = scheme.nearest(reader.outcome().revealed)
+    order = scheme.reveal.order(M, common)
+    assert order is not None
+    assert reader.outcome().record == records[order[position]].tobytes()
+
+
+class _Zero:
+    """Randomness for a test that is not about it."""
+
+    def elements(self, q: int, count: int) -> Vector:
+        return np.zeros(count, dtype=np.int64)
+
+
+def test_answers_do_not_depend_on_anything_but_the_ticket() -> None:
+    """What a server sends is a function of key, digest, ticket and query: a restarted one sends the same."""
+    scheme = make_scheme("table/sealed", levels=4, d=2)
+    rows, key = np.random.default_rng(3).integers(0, 5, (50, 2)), new_key()
+    query = scheme.query(Question([1, 1]), _Zero())[0]
+    answers = [scheme.answer(1, rows, query, scheme.common(key, b"d", ticket)) for ticket in (b"one", b"one", b"two")]
+    assert np.array_equal(answers[0], answers[1])
+    same = (answers[0] == answers[2]).mean()
+    assert same < 0.02  # one byte in 256
+
+
+# --- auto ----------------------------------------------------------------------------------------------------------
+
+
+def test_auto_is_sealed_where_it_fits() -> None:
+    database = numbers_database(300, 3)
+    size = Deployment.serving(database).download(300)
+    assert 200_000 < size < 1 << 20
+
+    def picked(**given: Any) -> str:
+        return str(Deployment.serving(database, **given).parameters()["scheme"])
+
+    assert picked() == picked(scheme="auto") == "table/sealed"
+    for options in ({"download_limit": 0}, {"k": 2}, {"servers": 3}, {"servers": 3, "collusion": 2}, {"robust": 1}):
+        assert picked(**options) == "table/differences", options
+    assert picked(scheme="table/distances") == "table/distances"
+    assert "of the costs of all 300 rows nothing" in Deployment.serving(database).says(300)
+    assert "299 differences" in Deployment.serving(database, download_limit=0).says(300)
+    with pytest.raises(InvalidInput, match="download_limit"):
+        picked(download_limit=-1)
+
+
+def test_a_schema_may_set_the_limit() -> None:
+    text = numbers_database(30, 2).schema.to_toml()
+    chosen = Schema.from_toml(text + "\n[deployment]\ndownload_limit = 0\n")
+    frame = {"x0": [1.0, 2.0, 3.0], "x1": [4.0, 5.0, 6.0], "ok": [True] * 3}
+    other = Database.build(frame, chosen, accepted="ok")
+    assert Deployment.serving(other).parameters()["scheme"] == "table/differences"
+    assert Deployment.serving(other, download_limit=1).parameters()["scheme"] == "table/sealed"
