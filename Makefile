@@ -36,6 +36,7 @@ check: $(READY)
 bench: $(READY)
 	@$(BIN)/python benchmarks/answer.py
 	@$(BIN)/python benchmarks/build.py
+	@$(BIN)/python benchmarks/sealed.py
 	@$(BIN)/python benchmarks/load.py
 	@$(BIN)/python benchmarks/page.py
 

@@ -28,6 +28,7 @@ from starlette.concurrency import run_in_threadpool
 from counterveil import AsyncClient, Database, Deployment, Field, Numeric, Preferences, Schema
 from counterveil.app import make_app
 from counterveil.app import serve as run
+from counterveil.deployment import OPENED
 from counterveil.keys import COMMON, PRIVATE, PUBLIC, Issuer, read_common, read_public, write_keys
 from counterveil.ledger import Ledger
 from counterveil.server import Server, make_terms
@@ -42,18 +43,18 @@ def make_schema() -> Schema:
     return Schema(features=tuple(Numeric(name=f"x{j}", low=0, high=LEVELS, step=1) for j in range(FEATURES)))
 
 
-def make_database(folder: Path) -> None:
+def make_database(folder: Path, count: int = ROWS) -> None:
     """Write keys and a signed bundle of random rows."""
-    rows = np.random.default_rng(1).integers(0, LEVELS + 1, (ROWS, FEATURES))
-    data = {f"x{j}": rows[:, j] for j in range(FEATURES)} | {"ok": np.ones(ROWS, dtype=bool)}
+    rows = np.random.default_rng(1).integers(0, LEVELS + 1, (count, FEATURES))
+    data = {f"x{j}": rows[:, j] for j in range(FEATURES)} | {"ok": np.ones(count, dtype=bool)}
     write_keys(folder)
     Database.build(data, make_schema(), accepted="ok").sign(Issuer.load(folder / PRIVATE)).save(folder / "bundle")
 
 
-def serve(folder: Path, number: int, port: int) -> None:
+def serve(folder: Path, number: int, port: int, scheme_name: str = OPENED) -> None:
     """Run one server, with the plaintext endpoint beside its own routes."""
     database = Database.open(folder / "bundle")
-    deployment = Deployment.of(database.schema, record=database.record)
+    deployment = Deployment.of(database.schema, scheme=scheme_name, record=database.record)
     terms = make_terms(database, deployment, issuer=read_public(folder / PUBLIC))
     ledger = Ledger(folder / f"ledger-{number}", number, new=True)
     server = Server(number, database, deployment, terms, key=read_common(folder / COMMON), ledger=ledger)
@@ -158,6 +159,6 @@ def main(count: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        serve(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 5000)

@@ -1,7 +1,7 @@
 """A question from the browser beside one from Python, on the same servers: `python benchmarks/page.py`. Needs Chromium.
 
-M = 10,000 rows, d = 20 features. Both clients do the same work: share, send, recover, fetch, check; and both wait for
-the same public steps of 20 ms.
+d = 20 features. Both clients do the same work: share, send, recover or evaluate, fetch, check; and both wait for the
+same public steps of 20 ms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from load import FEATURES, ROWS, make_database
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Playwright, sync_playwright
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +24,8 @@ from counterveil import Client
 from counterveil.keys import PRIVATE, Issuer
 from counterveil.tickets import mint
 
-QUESTIONS = 30
+QUESTIONS = 20
+RUNS = (("table/differences", ROWS), ("table/sealed", 1_000), ("table/sealed", ROWS))
 ASK = """async ({ servers, tickets, person }) => {
   const client = await import("/web/client.js");
   const session = await client.connect(servers);
@@ -39,17 +40,14 @@ ASK = """async ({ servers, tickets, person }) => {
 }"""
 
 
-def main() -> None:
-    """Ask from both, one after the other, and print medians."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        raise SystemExit("this benchmark needs Chromium: apt-get install chromium")
-    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+def asked(playwright: Playwright, chromium: str, scheme: str, rows: int) -> tuple[list[float], list[float]]:
+    """Return the milliseconds of each question, from Python and from the page."""
+    with tempfile.TemporaryDirectory() as name:
         folder, ports = Path(name), (8713, 8714)
-        make_database(folder)
+        make_database(folder, rows)
         load = str(Path(__file__).parent / "load.py")
         processes = [
-            subprocess.Popen([sys.executable, load, "serve", name, str(n), str(port)])  # noqa: S603
+            subprocess.Popen([sys.executable, load, "serve", name, str(n), str(port), scheme])  # noqa: S603
             for n, port in enumerate(ports, 1)
         ]
         urls = [f"http://localhost:{port}" for port in ports]
@@ -67,23 +65,32 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = browser.new_page()
             page.goto(urls[0])
-            asked = {"servers": urls, "tickets": tickets[QUESTIONS:], "person": person}
-            inside = page.evaluate(ASK, asked)
+            inside = page.evaluate(ASK, {"servers": urls, "tickets": tickets[QUESTIONS:], "person": person})
             browser.close()
         finally:
             for process in processes:
                 process.terminate()
             for process in processes:
                 process.wait()
-    table = Table(title=f"One question, M = {ROWS:,}, d = {FEATURES}, {QUESTIONS} each", box=box.SIMPLE_HEAD)
-    table.add_column("client")
-    for heading in ("median", "slowest"):
+    return python, inside
+
+
+def main() -> None:
+    """Ask from both, one after the other, and print medians."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("this benchmark needs Chromium: apt-get install chromium")
+    table = Table(title=f"One question, d = {FEATURES}, {QUESTIONS} each: median (slowest)", box=box.SIMPLE_HEAD)
+    table.add_column("scheme")
+    for heading in ("M", "Python", "the page, in Chromium", "ratio"):
         table.add_column(heading, justify="right")
-    for title, times in (("Python", python), ("the page, in Chromium", inside)):
-        table.add_row(title, f"{statistics.median(times):.0f} ms", f"{max(times):.0f} ms")
-    console = Console()
-    console.print(table)
-    console.print(f"The page takes {statistics.median(inside) / statistics.median(python):.1f} times as long.")
+    with sync_playwright() as playwright:
+        for scheme, rows in RUNS:
+            both = asked(playwright, chromium, scheme, rows)
+            python, inside = (statistics.median(times) for times in both)
+            shown = [f"{statistics.median(times):.0f} ms ({max(times):.0f})" for times in both]
+            table.add_row(scheme, f"{rows:,}", *shown, f"{inside / python:.1f}")
+    Console().print(table)
 
 
 if __name__ == "__main__":

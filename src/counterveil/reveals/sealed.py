@@ -95,7 +95,7 @@ class Sealed(Reveal):
         bits = setting.field.bits
         labels = count * bits * LABEL
         if server != 1:
-            return labels
+            return labels + LABEL
         gates, final = circuit.ands(count, bits)
         return labels + AND * (sum(gates) + final) + _packed(self.length(count)) + self._opened(count, record)
 
@@ -149,18 +149,21 @@ class Sealed(Reveal):
             if server == 1:
                 winners.append(circuit.chunk(gates, zeros[0], zeros[1], slots.start, count))
                 yield from _flushed(gates)
+        opener = _labels(common, "opener", 0, 0, 1)
         if server != 1:
+            yield _flat(opener)
             return
         final = circuit.final(gates, winners, count)
         yield from _flushed(gates)
         blind = int(self._blind(count, common)) >> np.arange(len(final)) & 1
-        yield np.packbits(garble.colours(final).astype(np.uint8) ^ blind.astype(np.uint8), bitorder="little")
+        decode = garble.colours(final).astype(np.uint8) ^ blind.astype(np.uint8) ^ _low_bits(opener, len(final))
+        yield np.packbits(decode, bitorder="little")
         if self.inside:
             if records is None or len(records) != count:
                 raise WrongShape("records", got="none, or another number", expected=f"one for each of {count} rows")
             flips = delta & np.negative(blind.astype(np.uint64))[:, None]
             zero = final ^ flips  # labels of a position's bit being 0
-            yield from _locked(np.stack([zero, zero ^ delta], axis=1), records, self.order(count, common))
+            yield from _locked(opener, np.stack([zero, zero ^ delta], axis=1), records, self.order(count, common))
 
     def reader(self, setting: Setting, question: Question, queries: Vector, count: int, record: int) -> _Reader:
         """Return what evaluates the gates as they come."""
@@ -178,9 +181,9 @@ class Sealed(Reveal):
             nodes.append(circuit.chunk(gates, _wires(u, shape), _wires(v, shape), slots.start, count))
         gates.load((yield 0, AND * last))
         final = circuit.final(gates, nodes, count)
-        decode = yield 0, _packed(len(final))
-        revealed = garble.colours(final).astype(np.int64)
-        revealed ^= np.unpackbits(decode, count=len(final), bitorder="little").astype(np.int64)
+        opener = _wires((yield 1, LABEL), (1, 2))
+        decode = np.unpackbits((yield 0, _packed(len(final))), count=len(final), bitorder="little")
+        revealed = (garble.colours(final).astype(np.uint8) ^ decode ^ _low_bits(opener, len(final))).astype(np.int64)
         if not self.inside:
             return Outcome(revealed, (0, 1))
         position = int(np.argmin(self.relative(_BYTE, revealed)))
@@ -189,7 +192,7 @@ class Sealed(Reveal):
         locked = yield 0, record
         for size in _steps((self.positions(count) - 1 - position) * record):
             yield 0, size
-        return Outcome(revealed, (0, 1), _unlocked(final, position, locked))
+        return Outcome(revealed, (0, 1), _unlocked(opener, final, position, locked))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,13 +271,22 @@ def _packed(bits: int) -> int:
     return -(-bits // 8)
 
 
-def _locked(labels: Labels, records: Bytes, order: Order) -> Iterator[Bytes]:
+def _low_bits(opener: Labels, count: int) -> Bytes:
+    """Return bits that hide the decoding until server 2 has spoken.
+
+    So whoever asks the servers one after the other must settle on both questions before the gates mean anything.
+    """
+    bits: Labels = opener[0, 0] >> np.arange(count, dtype=np.uint64) & np.uint64(1)
+    return bits.astype(np.uint8)
+
+
+def _locked(opener: Labels, labels: Labels, records: Bytes, order: Order) -> Iterator[Bytes]:
     """Lock the record of every position with the labels of that position's bits; zeros where there is none.
 
-    A key for every prefix of bits, from the highest down: H(key of the prefix xor label of the next bit). Whoever lacks
-    one label lacks every key below it.
+    A key for every prefix of bits, from the highest down: H(key of the prefix xor label of the next bit), the first
+    being the opener. Whoever lacks one label lacks every key below it.
     """
-    keys = np.zeros((1, 2), dtype=np.uint64)
+    keys = opener
     for i in reversed(range(len(labels))):
         children = (keys[:, None, :] ^ labels[i]).reshape(-1, 2)
         keys = garble.hashed(children, garble.tweaks(_KEYS + i, 1, 0, len(children))[0])
@@ -291,9 +303,9 @@ def _pads(keys: Labels, first: int, length: int) -> Bytes:
     return _flat(garble.hashed(np.repeat(keys, blocks, axis=0), tweaks)).reshape(len(keys), -1)[:, :length]
 
 
-def _unlocked(labels: Labels, position: int, locked: Bytes) -> bytes:
+def _unlocked(opener: Labels, labels: Labels, position: int, locked: Bytes) -> bytes:
     """Return the record that the labels open."""
-    key = np.zeros(2, dtype=np.uint64)
+    key = opener[0]
     for i in reversed(range(len(labels))):
         tweak = garble.tweaks(_KEYS + i, 1, position >> i, 1)[0, 0]
         key = garble.hashed(key ^ labels[i], tweak)

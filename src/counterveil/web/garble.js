@@ -148,7 +148,7 @@ export function answerBytes(count, bits, record) {
   const [sizes, last] = ands(count, bits);
   const gates = sizes.reduce((a, b) => a + b, last);
   const labels = LABEL * count * bits, positions = 2 ** height(count);
-  return [labels + AND * gates + Math.ceil(height(count) / 8) + positions * record, labels];
+  return [labels + AND * gates + Math.ceil(height(count) / 8) + positions * record, labels + LABEL];
 }
 
 // `take(place, n)` brings the next n bytes of a server's answer. Returns the position, and the record if one came with it.
@@ -166,21 +166,21 @@ export async function evaluate(take, count, bits, record) {
   const met = (which) => winners[0][which].map((_, i) => join(winners.map((node) => node[which][i])));
   const all = { cost: met("cost"), place: met("place"), rows: winners.length };
   const { place } = await rounds(gates, all, within, top, 0, count);
+  const [opener] = wires(await take(1, LABEL), 1, 1);
   const decode = await take(0, Math.ceil(top / 8));
   let position = 0;
-  place.forEach((label, i) => (position += ((label[0] & 1) ^ ((decode[i >> 3] >> (i & 7)) & 1)) * 2 ** i));
+  place.forEach((label, i) => (position += ((label[0] ^ (decode[i >> 3] >> (i & 7)) ^ (opener[0] >>> i)) & 1) * 2 ** i));
   if (!record) return { position, opened: null };
   const skip = async (bytes) => {
     for (; bytes > 0; bytes -= SKIP) await take(0, Math.min(bytes, SKIP));
   };
   await skip(position * record);
-  const opened = await unlock(place, position, await take(0, record));
+  const opened = await unlock(opener, place, position, await take(0, record));
   await skip((2 ** top - 1 - position) * record);
   return { position, opened };
 }
 
-async function unlock(place, position, locked) {
-  let opener = new Uint32Array(4);
+async function unlock(opener, place, position, locked) {
   for (let i = place.length - 1; i >= 0; i--) {
     const prefix = Math.floor(position / 2 ** i);
     opener = await hashed(mixed(opener, place[i]), (words, at) => xorTweak(words, at, KEYS + i, 2 * prefix));
