@@ -140,3 +140,9 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def resident(service: Service) -> int:
+    """Return the bytes of memory that server 1 holds."""
+    pages = Path(f"/proc/{service.processes[0].process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -180,8 +180,13 @@ def test_advice_is_written_and_taken_up(tmp_path: Path) -> None:
 
 def test_serve_takes_up_what_the_schema_says(tmp_path: Path) -> None:
     plain = numbers_database(20, 2)
+    limited = Schema.from_toml(plain.schema.to_toml() + "\n[deployment]\ndownload_limit = 0\n")
+    schema = write_choice(advise(frame_of(plain), limited, "ok", accuracy=0.5)[0])
+    assert schema.choice({})["download_limit"] == 0
+    assert "sealed" not in schema.choice({})["scheme"]
     option = advise(frame_of(plain), plain.schema, "ok", accuracy=0.5)[0]
     schema = write_choice(option)
+    assert schema.choice({})["scheme"] == "table/sealed"
     database = Database.build(frame_of(plain), schema, accepted="ok")
     with running(tmp_path, database, 2, "--max-weight", 4) as service, service.client() as client:
         parameters = client.peers[0].manifest.terms.parameters

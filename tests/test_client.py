@@ -8,12 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 
-from counterveil import Client, asking
+from counterveil import Client, asking, wire
+from counterveil.client import _Body
 from counterveil.errors import CounterveilError, InvalidInput, ServerFault
 from counterveil.server import Reply
+from relay import Relay
 from service import numbers_database
 from test_lying import PERSON, deployed
 
@@ -107,6 +110,52 @@ def test_a_silent_server_times_out_and_is_named(tmp_path: Path) -> None:
         with pytest.raises(ServerFault, match=rf"{url}: did not answer within 0.3 seconds"):
             Client([made.urls[0], url], timeout=0.3, patience=0.0)
         assert time.monotonic() - began < 30
+
+
+def test_a_cancelled_attempt_leaves_the_answer_in_step() -> None:
+    """What was taken is fed, even if the attempt is cancelled at that very moment; the next one goes on behind it."""
+    right = wire.Message(1, "answer", 1, bytes(16), 0, (1, 2), b"")
+    whole = bytes(range(200))
+    fed = bytearray()
+
+    async def sink(data: bytes) -> None:
+        fed.extend(data)
+        await anyio.sleep(0)
+
+    async def play() -> None:
+        body = _Body(right, len(whole), sink, keep=False)
+        message = wire.head(right, len(whole)) + whole
+        body.begin()
+        with anyio.CancelScope() as scope:
+            await body.take(message[:70])
+            scope.cancel()
+            await body.take(message[70:120])
+        assert scope.cancelled_caught
+        body.begin()
+        for start in range(0, len(message), 30):
+            await body.take(message[start : start + 30])
+        body.checked("server 1")
+
+    anyio.run(play)
+    assert bytes(fed) == whole
+
+
+def test_an_answer_that_gets_on_is_waited_for(tmp_path: Path) -> None:
+    """Patience counts from the last bytes that came: an answer may break more often than that allows in all."""
+    with deployed(tmp_path, numbers_database(4000, 3), 2, scheme="table/sealed") as made:
+        relay = Relay(made.urls[0])
+        with Client([relay.url, made.urls[1]], patience=0.3) as client:
+
+            def cutting(came: int, total: int) -> None:
+                if relay.cut is None and relay.down < 40_000_000 and came < 0.9 * total:
+                    relay.cut = relay.down + 2_000_000
+                    time.sleep(0.05)
+
+            client._client._progress = cutting
+            relay.cut = 1_000_000
+            assert client.ask(PERSON, ticket=made.ticket()).feasible
+            assert relay.down > 15_000_000  # the whole, and what was sent again
+        relay.close()
 
 
 def test_retries_send_the_same_bytes(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import sqlite3
@@ -21,14 +20,8 @@ import msgspec
 from counterveil import wire
 from counterveil.client import Client
 from counterveil.wire import Ticket
-from service import Service, numbers_database, running
+from service import numbers_database, resident, running
 from test_service import ledger_rows, some_query
-
-
-def resident(service: Service) -> int:
-    """Return the bytes of memory that server 1 holds."""
-    pages = Path(f"/proc/{service.processes[0].process.pid}/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def mutants(good: bytes, chance: random.Random) -> bytes:

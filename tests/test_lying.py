@@ -210,6 +210,42 @@ def test_a_liar_sees_what_an_honest_server_sees(reveal: str, tmp_path: Path) -> 
         assert told > 8
 
 
+@pytest.mark.parametrize("reveal", ["sealed", "sealed_record"])
+def test_a_liar_who_garbles_something_else_learns_nothing(reveal: str, tmp_path: Path) -> None:
+    """Gates of noise, one bit of a label, other decoding: some position comes of it, and the messages are the same."""
+    database = numbers_database(30, 3)
+    rng = np.random.default_rng(2)
+
+    def bit(at: int) -> Altered:
+        return lambda _, message: message.body[:at] + bytes([message.body[at] ^ 1]) + message.body[at + 1 :]
+
+    with deployed(tmp_path, database, 2, scheme=f"table/{reveal}") as made, Client(made.urls) as client:
+        honest, found = views(made, client, ticket=made.ticket())
+        assert isinstance(found, Counterfactual)
+        fetches = ["/v1/answer"] + ["/v1/record"] * (reveal == "sealed")
+        assert [path for _, path, _ in honest[0]] == [path for _, path, _ in honest[1]] == fetches
+        told = 0
+        for liar in (0, 1):
+            size = client.deployment.scheme.sent(liar + 1, 30, made.database.served.shape[1])
+            lies = [garbage, *(bit(int(at)) for at in rng.integers(0, size, 12)), bit(size - 1)]
+            for alter in lies:
+                made.servers[liar].on_answer = alter
+                seen, outcome = views(made, client, ticket=made.ticket())
+                made.servers[liar].on_answer = None
+                assert seen == honest
+                if isinstance(outcome, Counterfactual):  # not noticed: then it is a true row
+                    assert tuple(outcome.record.values()) in {tuple(row) for row in database.codes.tolist()}
+                else:
+                    assert isinstance(outcome, Tampered)
+                    told += 1
+        assert told > (10 if reveal == "sealed_record" else 0)
+        for length in (-1, 1):
+            made.servers[0].on_answer = lambda _, message, n=length: (message.body + b"x")[: len(message.body) + n]
+            _, outcome = views(made, client, ticket=made.ticket())
+            assert isinstance(outcome, ServerFault)
+            assert "bytes, expected" in str(outcome)
+
+
 def test_one_rows_answer_plus_one_is_told_where_it_concerns_the_row_shown(tmp_path: Path) -> None:
     """With `distances`, a lie about the row that is fetched contradicts the record."""
     database = numbers_database(30, 3)

@@ -311,6 +311,23 @@ def test_other_deployments(browser: Browser, tmp_path: Path, scheme: str, argume
         assert cost <= expected.cost + (2 / 400 if "masked" in scheme else 0) + 1e-9
 
 
+def test_a_connection_that_breaks_in_the_middle(browser: Browser, tmp_path: Path) -> None:
+    database = numbers_database(5000, 3)
+    person = {"x0": 3, "x1": 9, "x2": 14}
+    expected = local(database, "table/distances").ask(person)
+    assert isinstance(expected, Counterfactual)
+    with running(tmp_path, database, 2) as service:
+        relays = [Relay(url) for url in service.urls]
+        page = opened(browser, service.urls[0], [r.url for r in relays], ticket=ticket(service), person=person)
+        relays[0].cut, relays[1].cut = 3_000_000, 400_000
+        found = answered(page)
+        page.close()
+        assert relays[0].cut is relays[1].cut is None
+        assert cost_of(local(database, "table/distances"), person, {}, found["codes"]) == expected.cost
+        for relay in relays:
+            relay.close()
+
+
 def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> None:
     page = opened(browser, credit.urls[0], credit.urls)
     files = {

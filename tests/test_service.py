@@ -6,12 +6,14 @@ import asyncio
 import datetime
 import json
 import signal
+import socket
 import sqlite3
 import ssl
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,15 @@ from counterveil import CATALOGUE, Counterfactual, Database, Deployment, NoCount
 from counterveil.app import REFUSALS
 from counterveil.client import AsyncClient, Client
 from counterveil.datasets import german_credit
-from counterveil.errors import Disagreement, Refused, ServerFault
+from counterveil.errors import Disagreement, NotOffered, Refused, ServerFault
 from counterveil.in_process import Local
 from counterveil.keys import Issuer, write_keys
 from counterveil.randomness import Fresh
+from counterveil.server import make_terms
 from counterveil.tickets import mint
 from counterveil.wire import Ticket
 from relay import Relay
-from service import COMMAND, Process, Service, numbers_database, running
+from service import COMMAND, Process, Service, numbers_database, resident, running
 
 PREFERENCES: list[dict[str, Any]] = [
     {},
@@ -186,7 +189,45 @@ def test_where_one_server_fails_the_other_is_read_to_its_end(tmp_path: Path) -> 
                 client.ask({"x0": 3.0, "x1": 20.0, "x2": 0.0}, ticket=service.ticket(client))
             whole = client.deployment.scheme.sent(1, len(database.codes))
             assert client.peers[0].traffic.body_down > whole
-            assert [e["status"] for e in service.processes[0].entries() if e.get("path") == "/v1/answer"] == [200]
+            until = time.monotonic() + 10
+            while not (seen := [e["code"] for e in service.processes[0].entries() if e.get("path") == "/v1/answer"]):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            assert seen == ["ok"]
+
+
+def test_readers_who_do_not_read_cost_little_and_are_cut_off(tmp_path: Path) -> None:
+    """The same bytes on forty connections, and nobody reads: memory stays within bounds, and others are answered."""
+    with running(tmp_path, numbers_database(6000, 3), 2) as service, service.client() as client:
+        body = some_query(client, service.ticket(client))
+        head = f"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        port = int(service.urls[0].rsplit(":", 1)[1])
+        before = resident(service)
+        stalled = []
+        for _ in range(40):
+            stalled.append(socket.create_connection(("127.0.0.1", port)))
+            stalled[-1].sendall(head + body)
+        until = time.monotonic() + 60
+        while not any(e.get("code") == "busy" for e in service.processes[0].entries()):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        assert resident(service) - before < 800 << 20
+        for each in stalled:
+            each.close()
+        found = client.ask({"x0": 3.0, "x1": 20.0, "x2": 0.0}, ticket=service.ticket(client))
+        assert isinstance(found, Counterfactual)
+        codes = [e.get("code") for e in service.processes[0].entries() if e.get("path") == "/v1/answer"]
+        assert "disconnected" in codes
+        assert codes[-1] == "ok"
+
+
+def test_an_answer_too_long_for_the_envelope_is_refused_before_anything_is_served(tmp_path: Path) -> None:
+    database = numbers_database(100, 3).sign(Issuer())
+    deployment = Deployment.of(database.schema, scheme="table/sealed")
+    many = replace(database, codes=np.broadcast_to(database.codes[0], (3_000_000, 3)))
+    assert make_terms(database, deployment, issuer=None).rows == 100
+    with pytest.raises(NotOffered, match="less than 4 GiB"):
+        make_terms(many, deployment, issuer=None)
 
 
 def test_bodies_are_as_small_as_their_symbols(credit: Service, people: list[dict[str, Any]]) -> None:

@@ -155,6 +155,8 @@ def _options(
     options = []
     chosen = {name: value for name, value in schema.choice({"scheme": "", "collusion": collusion}).items() if value}
     chosen.pop("shuffle", None)
+    chosen.pop("download_limit", None)
+    limit = schema.choice({}).get("download_limit", limit)
     plain = Deployment.of(schema, record=database.record, **chosen)
     costs = [plain.clear_costs(database.codes, schema.codes(person, clamp=True)) for person in people]
     masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
@@ -254,5 +256,6 @@ def _seconds(deployment: Deployment, rows: Vector) -> float:
 def write_choice(option: Option) -> Schema:
     """Return the schema with the option's levels and parameters in it."""
     made = option.deployment.parameters()
-    chosen = Chosen(**{name: made[name] for name in Chosen.__struct_fields__ if name in made})
+    limit = option.schema.choice({}).get("download_limit")
+    chosen = Chosen(**{name: made[name] for name in Chosen.__struct_fields__ if name in made}, download_limit=limit)
     return msgspec.structs.replace(option.schema, deployment=chosen)

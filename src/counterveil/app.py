@@ -46,8 +46,12 @@ REFUSALS = {  # what a server may refuse, with its HTTP status
     "wrong_server": (421, "the message is for another server"),
     "internal": (500, "the server failed"),
     "not_ready": (503, "the ledger cannot be written"),
+    "busy": (503, "too many answers are on their way"),
 }
-_PATIENCE = 60.0  # seconds for a body to arrive
+_PATIENCE = 60.0  # seconds for a body to arrive, or an answer to leave
+_SLOWEST = 1 << 16  # bytes a second at which a long answer may be read
+_STREAMS = 32  # answers under way at a time: some 20 MiB each, where they are sealed
+_QUEUE = 5.0  # seconds to wait for one of those
 _CONNECTIONS = 512  # at a time; more are told to come back
 
 
@@ -90,7 +94,7 @@ class _Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, received, sent = time.perf_counter(), 0, 0, 0
+        began, status, received, sent, promised = time.perf_counter(), 0, 0, 0, 0
 
         async def reading() -> Message:
             nonlocal received
@@ -99,8 +103,9 @@ class _Observed:
             return message
 
         async def writing(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status, sent, promised
             status = message.get("status", status)
+            promised = int(dict(message.get("headers", ())).get(b"content-length", promised))
             sent += len(message.get("body", b""))
             await send(message)
 
@@ -120,7 +125,8 @@ class _Observed:
             await _refusal(scope, failed)(scope, receive, writing)
         seconds = time.perf_counter() - began
         path = scope["path"] if scope["path"] in self._paths else "other"
-        code = scope.get("code", "ok" if status < 400 else "other")
+        cut = status == 200 and sent < promised and scope["method"] != "HEAD"
+        code = scope.get("code", "disconnected" if cut else "ok" if status < 400 else "other")
         for count in self._counters:
             count(path, code, seconds=seconds, received=received, sent=sent)
         fields = {"path": path, "status": status, "code": code, "ms": round(1000 * seconds, 1)}
@@ -158,6 +164,23 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
+class _Streamed(StreamingResponse):
+    """A long answer, sent as it is made; a reader who takes too long for it is cut off, so that few hold much."""
+
+    def __init__(self, reply: Reply, first: bytes, slots: anyio.Semaphore) -> None:
+        length = {"content-length": str(reply.length)}
+        super().__init__(chain([first], reply.parts), media_type=wire.MEDIA_TYPE, headers=length)
+        self._seconds, self._slots = _PATIENCE + reply.length / _SLOWEST, slots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            with anyio.move_on_after(self._seconds):
+                await super().__call__(scope, receive, send)
+        finally:
+            self._slots.release()
+
+
 def _begun(ask: Callable[[bytes], Reply], body: bytes) -> tuple[Reply, bytes]:
     """Ask, and wait for the first part: what goes wrong before it can still be refused."""
     reply = ask(body)
@@ -184,14 +207,25 @@ def make_app(
         for status, meaning in REFUSALS.values()
     }
 
+    slots = anyio.Semaphore(_STREAMS)
+
     async def answered(request: Request, ask: Callable[[bytes], Reply]) -> Response:
         try:
             body = await _body(request, most)
-            reply, first = await run_in_threadpool(_begun, ask, body)
-            if len(first) == reply.length:
-                return Response(first, media_type=wire.MEDIA_TYPE)
-            length = {"content-length": str(reply.length)}
-            return StreamingResponse(chain([first], reply.parts), media_type=wire.MEDIA_TYPE, headers=length)
+            with anyio.move_on_after(_QUEUE) as waited:
+                await slots.acquire()
+            if waited.cancelled_caught:
+                raise Refused("busy", "the server sends as many answers as it can; come back")
+            kept = False
+            try:
+                reply, first = await run_in_threadpool(_begun, ask, body)
+                kept = len(first) < reply.length
+            finally:
+                if not kept:
+                    slots.release()
+            if kept:
+                return _Streamed(reply, first, slots)
+            return Response(first, media_type=wire.MEDIA_TYPE)
         except Refused as error:
             return _refusal(request.scope, error)
         except InvalidInput as error:

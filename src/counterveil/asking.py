@@ -188,12 +188,12 @@ class _Intake:
             raise
 
     async def _take(self, place: int, data: bytes) -> None:
+        self._received += len(data)
+        if not self._failed:
+            self.reader.feed(place, np.frombuffer(data, dtype=np.uint8))  # at once: what was taken must be fed
+        if self._progress is not None:
+            self._progress(self._received, self._total)
         async with self._moved:
-            self._received += len(data)
-            if not self._failed:
-                self.reader.feed(place, np.frombuffer(data, dtype=np.uint8))
-            if self._progress is not None:
-                self._progress(self._received, self._total)
             self._moved.notify_all()
             while not self._failed and not self.reader.hungry(place):
                 await self._moved.wait()

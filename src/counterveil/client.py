@@ -207,7 +207,7 @@ class AsyncClient:
         """Send a request; where the connection breaks send the same bytes again, until patience ends."""
         began, pause = time.monotonic(), 0.05
         while True:
-            hopeless = False
+            hopeless, taken = False, into.taken if into else 0
             try:
                 with anyio.fail_after(self.timeout + most / _SLOWEST):
                     response, content = await self._once(url, method, path, body, most, into)
@@ -219,6 +219,8 @@ class AsyncClient:
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 problem = f"cannot be reached: {str(error) or type(error).__name__}"
                 hopeless = not isinstance(error, httpx2.RequestError) or "CERTIFICATE" in problem
+            if into is not None and into.taken > taken:
+                began, pause = time.monotonic(), 0.05  # it was getting on
             if hopeless or time.monotonic() - began + pause > self.patience:
                 raise ServerFault(name, problem)
             await anyio.sleep(pause)
@@ -266,7 +268,7 @@ class _Body:
     def __init__(self, right: Message, length: int, sink: Sink | None, *, keep: bool) -> None:
         self._right, self._head, self._length, self._sink = right, wire.head(right, length), length, sink
         self._kept: bytearray | None = bytearray() if keep else None
-        self._taken, self._seen = 0, 0
+        self.taken, self._seen = 0, 0
         self._other: bytearray | None = None  # a reply with another head
 
     def begin(self) -> None:
@@ -283,10 +285,10 @@ class _Body:
         if data[: len(head)] != head:
             self._other = bytearray(self._head[:start] + data)
             return
-        new = self._taken - max(0, start - len(self._head))
-        fresh = data[len(head) + new :][: self._length - self._taken]
+        new = self.taken - max(0, start - len(self._head))
+        fresh = data[len(head) + new :][: self._length - self.taken]
         if fresh:
-            self._taken += len(fresh)
+            self.taken += len(fresh)
             if self._kept is not None:
                 self._kept += fresh
             if self._sink is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from . import checks, tickets, wire
 from .database import Database
 from .deployment import Deployment
-from .errors import InvalidBundle, OutOfRange, Refused
+from .errors import InvalidBundle, NotOffered, OutOfRange, Refused
 from .ledger import Ledger
 from .scheme import Scheme
 from .spir import Spir, make_spir
@@ -37,6 +37,12 @@ def make_terms(
         everyone = range(1, deployment.scheme.servers + 1)
         deployment.scheme.among(everyone, checks.integer("robust", robust, 0))  # refuses a mask, or too few servers
     scheme = deployment.scheme
+    longest = max(
+        scheme.alphabet.packed(scheme.sent(n, len(database.codes), deployment.record_bytes))
+        for n in range(1, scheme.servers + 1)
+    )
+    if longest >= 1 << 32:
+        raise NotOffered("scheme", got=f"answers of {longest / 2**30:.1f} GiB", expected="less than 4 GiB")
     terms = Terms(
         version="counterveil/1",
         schema=deployment.schema.to_builtins(),

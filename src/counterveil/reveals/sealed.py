@@ -25,6 +25,7 @@ from ..sharing import split_sum
 from .reveal import Outcome, Reveal, Setting, Symbols
 
 _BYTE = Ring(256)
+_PART = 1 << 18  # bytes sent at a time
 _AHEAD = 1 << 20  # bytes of one answer that wait at most for the other
 _KEYS, _PADS = 1 << 40, 1 << 41  # steps that no gate has
 _Evaluation = Generator[tuple[int, int], Bytes, Outcome]
@@ -56,7 +57,9 @@ class Sealed(Reveal):
         """Refuse a form that is not additive, and more or fewer than two servers, none of whom lies."""
         if not setting.form.additive:
             raise NotOffered(
-                self.name, got=f"the form {setting.form.name}", expected="table or linear: shares must add up"
+                self.name,
+                got=f"the form {setting.form.name}",
+                expected="table, linear or even_norm: shares must add up",
             )
         if len(setting.alphas) != self.only or setting.collusion != 1 or setting.liars:
             got = f"{len(setting.alphas)} servers, {setting.collusion} colluding, {setting.liars} lying"
@@ -121,9 +124,13 @@ class Sealed(Reveal):
         return costs
 
     def order(self, count: int, common: CommonRandomness) -> Order:
-        """Return which row stands at slot xor r, -1 for none."""
-        rows = np.full(self.positions(count), -1, dtype=np.intp)
-        rows[np.arange(count) ^ self._blind(count, common)] = common.order(count)
+        """Return which row stands at each position, -1 for none."""
+        return self._standing(common.order(count), int(self._blind(count, common)))
+
+    def _standing(self, order: Order, r: int) -> Order:
+        """Put the row of every slot at slot xor r."""
+        rows = np.full(self.positions(len(order)), -1, dtype=np.intp)
+        rows[np.arange(len(order)) ^ r] = order
         return rows
 
     def query(self, setting: Setting, question: Question, randomness: Randomness) -> Vector:
@@ -136,8 +143,14 @@ class Sealed(Reveal):
         self, setting: Setting, server: int, rows: Codes, query: Vector, common: Streams, records: Bytes | None
     ) -> Iterator[Symbols]:
         """Return, chunk by chunk, the labels of a server's own shares; from the first server, gates behind them."""
-        ring, count = setting.field, len(rows)
-        values = ring.add(setting.form.evaluate(ring, rows, query[:-1]), int(query[-1]))[common.order(count)]
+        whole = self._parts(setting, server, rows, query, common, records)
+        return (part[start : start + _PART] for part in whole for start in range(0, part.size, _PART))
+
+    def _parts(
+        self, setting: Setting, server: int, rows: Codes, query: Vector, common: Streams, records: Bytes | None
+    ) -> Iterator[Bytes]:
+        ring, count, order = setting.field, len(rows), common.order(len(rows))
+        values = ring.add(setting.form.evaluate(ring, rows, query[:-1]), int(query[-1]))[order]
         delta = _labels(common, "delta", 0, 0, 1)[0]
         delta[0] |= np.uint64(1)
         gates, winners = Garbler(delta), []
@@ -155,7 +168,8 @@ class Sealed(Reveal):
             return
         final = circuit.final(gates, winners, count)
         yield from _flushed(gates)
-        blind = int(self._blind(count, common)) >> np.arange(len(final)) & 1
+        r = int(self._blind(count, common))
+        blind = r >> np.arange(len(final)) & 1
         decode = garble.colours(final).astype(np.uint8) ^ blind.astype(np.uint8) ^ _low_bits(opener, len(final))
         yield np.packbits(decode, bitorder="little")
         if self.inside:
@@ -163,7 +177,7 @@ class Sealed(Reveal):
                 raise WrongShape("records", got="none, or another number", expected=f"one for each of {count} rows")
             flips = delta & np.negative(blind.astype(np.uint64))[:, None]
             zero = final ^ flips  # labels of a position's bit being 0
-            yield from _locked(opener, np.stack([zero, zero ^ delta], axis=1), records, self.order(count, common))
+            yield from _locked(opener, np.stack([zero, zero ^ delta], axis=1), records, self._standing(order, r))
 
     def reader(self, setting: Setting, question: Question, queries: Vector, count: int, record: int) -> _Reader:
         """Return what evaluates the gates as they come."""
@@ -256,10 +270,10 @@ def _wires(raw: Bytes, shape: tuple[int, ...]) -> Labels:
 
 
 def _flushed(gates: Garbler) -> Iterator[Bytes]:
-    """Hand out the gates made so far."""
-    if gates.tables:
-        yield np.concatenate([_flat(table) for table in gates.tables])
-        gates.tables.clear()
+    """Hand out the gates made so far, and forget them one by one."""
+    made, gates.tables = gates.tables[::-1], []
+    while made:
+        yield _flat(made.pop())
 
 
 def _steps(size: int) -> Iterator[int]:

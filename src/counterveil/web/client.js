@@ -5,7 +5,7 @@ import { answerBytes, evaluate, height } from "./garble.js";
 import { costTables, allowedLevels, Tariff } from "./preferences.js";
 import { Schema } from "./schema.js";
 import { makeSpir } from "./spir.js";
-import { concat, decodeMessage, decodeTicket, encodeMessage, frame, headOf, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
+import { concat, concatAll, decodeMessage, decodeTicket, encodeMessage, frame, headOf, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
 
 const MANIFEST = 4 << 20, ENVELOPE = 1024; // bytes
 const AHEAD = 1 << 20; // bytes of one answer that wait at most for the other
@@ -110,7 +110,7 @@ class Pipe {
     this.passed += fresh.length;
     if (this.passed > this.length) throw new Trouble("malformed_answer", "too long");
     if (this.first.length < 2048) this.first = concat(this.first, fresh.slice(0, 2048));
-    if (!this.drained) {
+    if (!this.drained && fresh.length) {
       this.parts.push(fresh);
       this.held += fresh.length;
       this.move();
@@ -125,7 +125,7 @@ class Pipe {
       if (this.drained) throw new Trouble("unreachable");
       await this.wait();
     }
-    const whole = this.parts.length === 1 ? this.parts[0] : concat(...this.parts);
+    const whole = this.parts.length === 1 ? this.parts[0] : concatAll(this.parts);
     this.parts = [whole.subarray(count)];
     this.held -= count;
     this.wanted = 0;
@@ -140,7 +140,7 @@ async function content(response, most, into) {
   let length = 0;
   for (const reader = response.body.getReader(); ;) {
     const { done, value } = await reader.read();
-    if (done) return concat(...parts);
+    if (done) return concatAll(parts);
     length += value.length;
     if (length > most) {
       await reader.cancel();
@@ -152,8 +152,9 @@ async function content(response, most, into) {
 }
 
 async function request(server, path, body, most, { timeout = 60000, patience = 10000 } = {}, pipe = null) {
-  const until = performance.now() + patience;
+  let until = performance.now() + patience;
   for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
+    const before = pipe?.passed;
     const stop = new AbortController();
     const timer = setTimeout(() => stop.abort(), timeout + most / 128); // a long answer may take long
     pipe?.begin();
@@ -173,7 +174,10 @@ async function request(server, path, body, most, { timeout = 60000, patience = 1
         throw new Trouble(/^ticket_[a-z_]+$/.test(code) ? code : "refused", `HTTP ${response.status}`, server);
       }
     } catch (error) {
-      if (error instanceof Trouble) throw error; // else the connection broke: the same bytes again
+      stop.abort();
+      if (error instanceof Trouble) throw error.server ? error : new Trouble(error.code, error.detail, server);
+      if (pipe?.passed > before) [until, pause] = [performance.now() + patience, 50]; // it was getting on
+      // the connection broke: the same bytes again
     } finally {
       clearTimeout(timer);
     }
@@ -299,7 +303,7 @@ async function evaluated(deployment, ticket, queries, send, progress) {
     return bytes;
   };
   const evaluation = evaluate(taken, deployment.rows, bits, record);
-  evaluation.catch(() => {}); // where a server failed, that is what is told
+  evaluation.catch(() => pipes.forEach((each) => each.drain())); // nobody takes any more: read on all the same
   await everyone(pipes.map(async (pipe, i) => {
     try {
       await send(i, pipe);

@@ -175,9 +175,9 @@ export async function evaluate(take, count, bits, record) {
     for (; bytes > 0; bytes -= SKIP) await take(0, Math.min(bytes, SKIP));
   };
   await skip(position * record);
-  const opened = await unlock(opener, place, position, await take(0, record));
+  const locked = await take(0, record);
   await skip((2 ** top - 1 - position) * record);
-  return { position, opened };
+  return { position, opened: await unlock(opener, place, position, locked) }; // last: a pause in reading would tell where it was
 }
 
 async function unlock(opener, place, position, locked) {

@@ -10,7 +10,9 @@ export const same = (a, b) => a.length === b.length && a.every((value, i) => val
 
 const utf8 = new TextEncoder();
 
-export function concat(...parts) {
+export const concat = (...parts) => concatAll(parts);
+
+export function concatAll(parts) {
   const whole = new Uint8Array(parts.reduce((n, part) => n + part.length, 0));
   let at = 0;
   for (const part of parts) {
