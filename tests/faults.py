@@ -94,7 +94,7 @@ class Fault:
         twice = [key for key, bodies in self.answered.items() if len(bodies) > 1]
         assert not twice, f"{len(twice)} requests were answered for two different bodies"
         assert not self.wrong, self.wrong[:3]
-        assert self.outcomes["answered"] >= 10, self.outcomes
+        assert self.outcomes["answered"] >= 5, self.outcomes
         for process in self.service.processes:
             with sqlite3.connect(process.ledger) as database:
                 assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -106,7 +106,7 @@ class Fault:
 
 def run_faults(folder: Path, kills: int = 50, seed: int = 1) -> Fault:
     """Run it all and check it."""
-    with running(folder, numbers_database(2000, 3), 2) as service:
+    with running(folder, numbers_database(300, 3), 2) as service:
         fault = Fault(service, kills, seed)
         asyncio.run(fault.run())
     fault.check()

@@ -114,9 +114,7 @@ def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> N
         winner = winner ^ passed
     winner = np.concatenate([winner, more])
     if nodes % 2:
-        alone = np.concatenate(
-            [carried[:, -1:], np.zeros_like(carried[:1, -1:] if len(carried) else node.cost[:1, -1:])]
-        )
+        alone = np.concatenate([carried[:, -1:], np.zeros_like(node.cost[:1, -1:])])
         winner = np.concatenate([winner, alone], axis=1)
     split = 0 if last else bits
     return Node(winner[:split], winner[split:])
