@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sympy import prevprime
 
-from counterveil import Field, engine, smallest_prime_above
+from counterveil import Field, engine, make_scheme, smallest_prime_above
+from counterveil.engine import Blocks
 
 
 @given(
@@ -46,6 +49,80 @@ def test_table(seed: int, M: int, d: int, bits: int) -> None:
     values = engine.table(field, rows, tables)
     for i in {0, M // 2, M - 1}:
         assert int(values[i]) == sum(int(t[y]) for t, y in zip(tables, rows[i], strict=True)) % field.q
+
+
+def blocks(codes: Any) -> Blocks:
+    made = engine.opened(codes, least=0)
+    assert isinstance(made, Blocks)
+    return made
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    M=st.integers(1, 300) | st.sampled_from([1, 63, 64, 65, 127, 128, 129]),
+    d=st.integers(1, 70) | st.sampled_from([1, 7, 20, 63, 64, 257, 300]),
+    largest=st.integers(1, 255) | st.sampled_from([1, 15, 16, 63, 64, 127, 128, 255]),
+    bits=st.integers(1, 61),
+    extreme=st.integers(0, 3),
+)
+def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int, extreme: int) -> None:
+    """The fast way against the plain one, with elements at random, all largest, about the middle, or zero."""
+    field, rng = Field(smallest_prime_above(2**bits)), np.random.default_rng(seed)
+    codes = rng.integers(0, largest + 1, (M, d)).astype(np.uint8)
+    codes[0], codes[-1] = largest, 0
+    laid = blocks(codes)
+
+    def elements(*shape: int) -> Any:
+        values = [rng.integers(0, field.q, shape), np.full(shape, field.q - 1), np.full(shape, field.q // 2)]
+        return [*values, np.zeros(shape, dtype=np.int64)][extreme]
+
+    tables = [elements(largest + 1) for _ in range(d)]
+    assert np.array_equal(engine.table(field, laid, tables), engine.table(field, codes, tables))
+    for degree in (1, 2, 3):
+        coefficients = [elements(d) for _ in range(degree)]
+        expected = engine.polynomial(field, codes, coefficients, largest)
+        assert np.array_equal(engine.polynomial(field, laid, coefficients, largest), expected)
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from counterveil.engine import kernels
+
+    monkeypatch.setattr(kernels, "VECTORS", vectors and kernels.VECTORS)
+    rng, field = np.random.default_rng(1), Field(10_007)
+    codes = rng.integers(0, 200, (1000, 9)).astype(np.uint8)
+    tables, coefficients = [rng.integers(0, field.q, 256) for _ in range(9)], [rng.integers(0, field.q, 9)] * 2
+    laid = blocks(codes)
+    assert np.array_equal(engine.table(field, laid, tables), engine.table(field, codes, tables))
+    expected = engine.polynomial(field, codes, coefficients, 199)
+    assert np.array_equal(engine.polynomial(field, laid, coefficients, 199), expected)
+
+
+def test_only_what_pays_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not isinstance(engine.opened(np.zeros((100, 3), dtype=np.uint8)), Blocks)
+    assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint16)), Blocks)
+    assert isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint8)), Blocks)
+    monkeypatch.setattr(engine, "_kernels", lambda: None)  # no numba
+    assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint8)), Blocks)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 200), st.integers(64, 300))
+def test_xor_of_records_both_ways(seed: int, M: int, length: int) -> None:
+    rng = np.random.default_rng(seed)
+    records, chosen = rng.integers(0, 256, (M, length), dtype=np.uint8), rng.integers(0, 2, M).astype(bool)
+    expected = np.bitwise_xor.reduce(records[chosen], axis=0) if chosen.any() else np.zeros(length, dtype=np.uint8)
+    for least in (0, 1 << 30):
+        assert np.array_equal(engine.xor(records, chosen, least=least), expected)
+
+
+@pytest.mark.parametrize("name", ["table/distances", "linear/differences", "baseline", "mask+", "table/sealed"])
+def test_a_scheme_answers_the_same_from_blocks(name: str) -> None:
+    rng = np.random.default_rng(3)
+    codes = rng.integers(0, 31, (500, 5)).astype(np.uint8)
+    scheme = make_scheme(name, levels=30, d=5, d_min=3 if "mask" in name else 1)
+    common = scheme.common(bytes(32), bytes(32), b"ticket")
+    query = rng.integers(0, scheme.field.q, scheme.symbols)
+    assert np.array_equal(scheme.answer(2, codes, query, common), scheme.answer(2, blocks(codes), query, common))
 
 
 @pytest.mark.parametrize("d", [1, 3, 31, 127, 1023])

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from . import checks
 from .arrays import Bytes, Codes, Vector
+from .engine import Blocks
 from .errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
 from .field import Residues
 from .forms import Form, Question, make_form
@@ -148,7 +149,7 @@ class Scheme:
         return self.reveal.sent(self, server, count, record)
 
     def stream(
-        self, server: int, rows: ArrayLike, query: ArrayLike, common: Streams, records: Bytes | None = None
+        self, server: int, rows: ArrayLike | Blocks, query: ArrayLike, common: Streams, records: Bytes | None = None
     ) -> Iterator[Symbols]:
         """Return the answer of server n = 1..N, part by part; the records are needed where it brings them.
 
@@ -156,10 +157,11 @@ class Scheme:
         """
         checks.integer("server", server, 1, self.servers)
         share = self.field.check("query", query, self.symbols)
-        return self.reveal.stream(self, server, self.form.load(rows), share, common, records)
+        codes = rows if isinstance(rows, Blocks) else self.form.load(rows)
+        return self.reveal.stream(self, server, codes, share, common, records)
 
     def answer(
-        self, server: int, rows: ArrayLike, query: ArrayLike, common: Streams, records: Bytes | None = None
+        self, server: int, rows: ArrayLike | Blocks, query: ArrayLike, common: Streams, records: Bytes | None = None
     ) -> Any:
         """Return the answer of server n = 1..N, whole: an array of symbols."""
         return np.concatenate(list(self.stream(server, rows, query, common, records)))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import checks, tickets, wire
+from . import checks, engine, tickets, wire
 from .database import Database
 from .deployment import Deployment
 from .errors import InvalidBundle, NotOffered, OutOfRange, Refused
@@ -90,7 +90,10 @@ class Server:
             raise OutOfRange("server", got=number, expected=f"[1:{deployment.scheme.servers}]")
         self.number, self.ledger, self.terms = number, ledger, terms
         self._scheme, self._key, self._clock = deployment.scheme, key, clock
-        self._rows, self._records = deployment.rows(database.codes), database.served
+        self._rows, self._records = engine.opened(deployment.rows(database.codes)), database.served
+        if isinstance(self._rows, engine.Blocks):  # compile now, and not in the first question
+            nothing = np.zeros(self._scheme.form.symbols, dtype=np.int64)
+            self._scheme.form.evaluate(self._scheme.field, self._rows, nothing)
         self._says = deployment.says(len(self._rows))
         self._digest = terms.digest()
         standing = self._scheme.common(key, self._digest, None)

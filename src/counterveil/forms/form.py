@@ -85,7 +85,7 @@ class Form(ABC):
         return field.vector(self.encode(question))
 
     @abstractmethod
-    def evaluate(self, field: Residues, rows: Codes, query: Vector) -> Vector:
+    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
 
     def free(self, field: Residues, query: Vector) -> int:
@@ -145,7 +145,8 @@ class Polynomial(Form):
     def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
         """Return c_1, c_2, …, each a vector of d elements."""
 
-    def evaluate(self, field: Residues, rows: Codes, query: Vector) -> Vector:
+    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
         values = engine.polynomial(field, rows, self.coefficients(field, query), max(self.levels))
-        return field.add(values, self.free(field, query))
+        free = self.free(field, query)
+        return field.add(values, free) if free else values

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import checks, engine
-from ..arrays import Codes, Vector
+from ..arrays import Vector
 from ..errors import TableOverflow, WrongShape, WrongType
 from ..field import Residues
 from .form import Form, Question
@@ -69,7 +69,7 @@ class Table(Form):
         checks.in_range(f"costs[{j}]", array, 0)
         return [int(v) for v in array]
 
-    def evaluate(self, field: Residues, rows: Codes, query: Vector) -> Vector:
+    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the tables."""
         ends = np.cumsum([R + 1 for R in self.levels])[:-1]
         return engine.table(field, rows, np.split(query, ends))

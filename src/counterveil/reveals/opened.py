@@ -13,7 +13,8 @@ from typing import cast
 
 import numpy as np
 
-from ..arrays import Bytes, Codes, Vector
+from ..arrays import Bytes, Vector
+from ..engine import Rows
 from ..errors import OutOfRange
 from ..field import Field, Residues, smallest_prime_above
 from ..forms import Form, Question
@@ -105,7 +106,7 @@ class Opened(Reveal):
         return split(cast(Field, setting.field), secret, setting.alphas, setting.collusion, randomness)
 
     def stream(
-        self, setting: Setting, server: int, rows: Codes, query: Vector, common: Streams, records: Bytes | None
+        self, setting: Setting, server: int, rows: Rows, query: Vector, common: Streams, records: Bytes | None
     ) -> Iterator[Symbols]:
         """Return the answer of server n = 1..N: reveal(evaluate(rows, query)) + sum_t alpha_n^t Z'_t, t = 1..D."""
         field = cast(Field, setting.field)

@@ -14,7 +14,8 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from .. import checks
-from ..arrays import Bytes, Codes, Order, Vector
+from ..arrays import Bytes, Order, Vector
+from ..engine import Rows
 from ..errors import NotOffered
 from ..field import Residues
 from ..forms import Form, Question
@@ -136,7 +137,7 @@ class Reveal(ABC):
 
     @abstractmethod
     def stream(
-        self, setting: Setting, server: int, rows: Codes, query: Vector, common: Streams, records: Bytes | None
+        self, setting: Setting, server: int, rows: Rows, query: Vector, common: Streams, records: Bytes | None
     ) -> Iterator[Symbols]:
         """Return the answer of server n = 1..N, part by part."""
 

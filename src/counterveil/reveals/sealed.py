@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import circuit, garble
-from ..arrays import Bytes, Codes, Labels, Order, Vector
+from ..arrays import Bytes, Labels, Order, Vector
+from ..engine import Rows
 from ..errors import NotOffered, WrongShape
 from ..field import Residues, Ring
 from ..forms import Form, Question
@@ -140,14 +141,14 @@ class Sealed(Reveal):
         return split_sum(ring, secret, randomness)
 
     def stream(
-        self, setting: Setting, server: int, rows: Codes, query: Vector, common: Streams, records: Bytes | None
+        self, setting: Setting, server: int, rows: Rows, query: Vector, common: Streams, records: Bytes | None
     ) -> Iterator[Symbols]:
         """Return, chunk by chunk, the labels of a server's own shares; from the first server, gates behind them."""
         whole = self._parts(setting, server, rows, query, common, records)
         return (part[start : start + _PART] for part in whole for start in range(0, part.size, _PART))
 
     def _parts(
-        self, setting: Setting, server: int, rows: Codes, query: Vector, common: Streams, records: Bytes | None
+        self, setting: Setting, server: int, rows: Rows, query: Vector, common: Streams, records: Bytes | None
     ) -> Iterator[Bytes]:
         ring, count, order = setting.field, len(rows), common.order(len(rows))
         values = ring.add(setting.form.evaluate(ring, rows, query[:-1]), int(query[-1]))[order]

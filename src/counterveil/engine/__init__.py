@@ -1,0 +1,80 @@
+"""How a server scans its rows: polynomials and tables mod q, and xors of records, exactly, in one pass each.
+
+`opened` lays codes out for the scan where that pays; everything else takes them either way, with the same answers. The
+plain way is NumPy. The fast way needs numba, which comes with the server extra.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Bytes, Codes, Vector
+from ..field import Residues
+from . import plain
+from .blocks import Blocks
+from .plain import combine
+
+_WORTHWHILE = 1 << 20  # bytes: with fewer the plain way is over before numba has been imported
+_ROOM = 1 << 62  # what a sum of d elements must stay below
+_FEW = 64  # levels that one instruction looks up
+
+Rows = Codes | Blocks
+
+
+@cache
+def _kernels() -> Any:
+    """Return the fast way, or None where there is no numba."""
+    try:
+        return importlib.import_module(".kernels", __name__)
+    except ImportError:
+        return None
+
+
+def opened(codes: Codes, *, least: int = _WORTHWHILE) -> Rows:
+    """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
+    return Blocks(codes) if codes.dtype == np.uint8 and codes.size >= least and _kernels() else codes
+
+
+def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], largest: int) -> Vector:
+    """Return sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
+
+    What a feature adds depends on its level alone, so a polynomial is a table; for many levels there is a shorter way
+    up to squares.
+    """
+    if not isinstance(rows, Blocks):
+        return plain.polynomial(field, rows, coefficients, largest)
+    fast, degree = _kernels(), len(coefficients)
+    if fast.VECTORS and degree <= 2 and field.bits <= fast.POLYNOMIAL_BITS and (largest >= _FEW or field.bits > 24):
+        values: Vector = fast.polynomial(rows, [*coefficients, np.zeros_like(coefficients[0])][:2], field.q)
+        return values
+    levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)
+    for c in reversed(coefficients):  # Horner
+        whole = field.mul(field.add(whole, c[:, None]), levels)
+    return table(field, rows, list(whole))
+
+
+def table(field: Residues, rows: Rows, tables: Sequence[Vector]) -> Vector:
+    """Return sum_j tables[j][y_j] of every row y."""
+    if not isinstance(rows, Blocks):
+        return plain.table(field, rows, tables)
+    if len(tables) * field.q >= _ROOM:
+        return plain.table(field, rows.codes, tables)
+    values: Vector = _kernels().table(rows, tables, field.q)
+    return values
+
+
+def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = _WORTHWHILE) -> Bytes:
+    """Return the xor of the chosen records, one per row of an (M, length) array."""
+    if records.size < least or records.shape[1] < 64 or not records.flags.c_contiguous or not _kernels():
+        return plain.xor(records, chosen)
+    total: Bytes = _kernels().xor(records, chosen)
+    return total
+
+
+__all__ = ["Blocks", "Rows", "combine", "opened", "polynomial", "table", "xor"]
