@@ -51,8 +51,8 @@ def test_table(seed: int, M: int, d: int, bits: int) -> None:
         assert int(values[i]) == sum(int(t[y]) for t, y in zip(tables, rows[i], strict=True)) % field.q
 
 
-def blocks(codes: Any) -> Blocks:
-    made = engine.opened(codes, least=0)
+def blocks(codes: Any, threads: int = 1) -> Blocks:
+    made = engine.opened(codes, least=0, threads=threads)
     assert isinstance(made, Blocks)
     return made
 
@@ -70,7 +70,7 @@ def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int
     field, rng = Field(smallest_prime_above(2**bits)), np.random.default_rng(seed)
     codes = rng.integers(0, largest + 1, (M, d)).astype(np.uint8)
     codes[0], codes[-1] = largest, 0
-    laid = blocks(codes)
+    laid = blocks(codes, threads=1 + seed % 3)
 
     def elements(*shape: int) -> Any:
         values = [rng.integers(0, field.q, shape), np.full(shape, field.q - 1), np.full(shape, field.q // 2)]

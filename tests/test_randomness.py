@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from counterveil import make_scheme
 from counterveil.errors import OversizedField, WrongType
 from counterveil.randomness import Common, Fresh, frame, uniform
+from counterveil.sorting import order_of
 from counterveil.spir import Polynomials, Subsets
 
 KEY = bytes(range(32))
@@ -258,6 +259,21 @@ def test_what_is_drawn_for_one_record_too() -> None:
     common = Recorded()
     shares.answer(1, np.zeros((6, 40), dtype=np.uint8), shares.query(6, 1, Fresh())[0], common, request=5)
     assert common.drawn == [("record", 256, 40, 5, 1), ("record", 256, 40, 5, 2)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 1000, 65_535, 65_536, 200_001])
+@pytest.mark.parametrize("kind", ["uniform", "few", "low", "sorted", "backwards"])
+def test_keys_are_sorted_as_a_stable_sort_does(count: int, kind: str) -> None:
+    """Both ways, and keys that are not uniform at all: slower perhaps, and right."""
+    rng = np.random.default_rng(count)
+    keys = rng.integers(0, 2**64, count, dtype=np.uint64)
+    if kind == "few":
+        keys = keys >> np.uint64(48) << np.uint64(48)
+    elif kind == "low" and count <= 1000:
+        keys >>= np.uint64(40)
+    elif kind in ("sorted", "backwards"):
+        keys = np.sort(keys)[:: -1 if kind == "backwards" else 1]
+    assert np.array_equal(order_of(keys), np.argsort(keys, kind="stable"))
 
 
 def test_recorded_vectors() -> None:

@@ -282,6 +282,13 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 @click.option("--norm", default=4, show_default=True, help="The power of even_norm.")
 @click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Rows in a new secret order every time.")
 @click.option("--robust", default=0, show_default=True, help="The most wrong answers that a ticket may have corrected.")
+@click.option(
+    "--threads",
+    default=lambda: len(os.sched_getaffinity(0)),
+    show_default="as many as cores",
+    type=click.IntRange(1, 256),
+    help="Threads that the scan for one question is spread over.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65_535), help="The port to listen at; 0 for any."
@@ -316,6 +323,7 @@ def serve(
     new_ledger: bool,
     records: int,
     robust: int,
+    threads: int,
     host: str,
     port: int,
     tls_cert: Path | None,
@@ -355,7 +363,8 @@ def serve(
     terms = make_terms(database, deployment, issuer=public, window=window, robust=robust)
     key = read_common(common_key)
     checks.integer("server", server, 1, deployment.scheme.servers)
-    running = Server(server, database, deployment, terms, key=key, ledger=Ledger(ledger, server, new=new_ledger))
+    book = Ledger(ledger, server, new=new_ledger)
+    running = Server(server, database, deployment, terms, key=key, ledger=book, threads=threads)
     operator = None
     if operator_token:
         bits = _bits(database, deployment)

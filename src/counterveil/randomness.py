@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from .arrays import Order, Vector
 from .errors import WrongType
+from .sorting import order_of
 
 VERSION = b"counterveil/1"
 BLOCK = 4096
@@ -135,7 +136,8 @@ class Common:
             rows = min(BLOCK, count - start)
             raw = self.substream("order", 0, 0, start // BLOCK)(16 * rows)
             keys[start : start + rows] = np.frombuffer(raw, dtype="<u8").reshape(rows, 2)
-        first = np.argsort(keys[:, 1])
-        if (np.diff(keys[first, 1]) == 0).any():  # two equal halves of keys, which hardly ever happens
+        upper = np.ascontiguousarray(keys[:, 1])
+        first = order_of(upper)
+        if (np.diff(upper[first]) == 0).any():  # two equal halves of keys, which hardly ever happens
             return np.lexsort((keys[:, 0], keys[:, 1]))
         return first

@@ -36,9 +36,9 @@ def _kernels() -> Any:
         return None
 
 
-def opened(codes: Codes, *, least: int = _WORTHWHILE) -> Rows:
+def opened(codes: Codes, *, threads: int = 1, least: int = _WORTHWHILE) -> Rows:
     """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
-    return Blocks(codes) if codes.dtype == np.uint8 and codes.size >= least and _kernels() else codes
+    return Blocks(codes, threads) if codes.dtype == np.uint8 and codes.size >= least and _kernels() else codes
 
 
 def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], largest: int) -> Vector:

@@ -17,9 +17,9 @@ class Blocks:
     as they were given, for what only the plain way can do; a memory map stays one.
     """
 
-    def __init__(self, codes: Codes) -> None:
+    def __init__(self, codes: Codes, threads: int = 1) -> None:
         count, d = codes.shape
-        self.codes = codes
+        self.codes, self.threads = codes, threads  # that one scan is spread over
         self.shape: tuple[int, int] = (count, d)
         whole = count // ROWS
         self.data: Bytes = np.zeros((-(-count // ROWS), d + d % 2, ROWS), dtype=np.uint8)

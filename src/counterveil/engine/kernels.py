@@ -8,6 +8,7 @@ the entry at a time (a permutation of bytes looks up 64 levels in one instructio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -304,21 +305,40 @@ def xor(records: Bytes, chosen: NDArray[np.bool_]) -> Bytes:
     return total
 
 
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="scan")
+
+
+def _spread(rows: Blocks, scan: Callable[[Bytes, Vector], None]) -> Vector:
+    """Scan blocks on as many threads as they are to be scanned on, each a stretch of them."""
+    values = np.empty(len(rows), dtype=np.int64)
+    share = -(-len(rows.data) // rows.threads)
+
+    def one(start: int) -> None:
+        scan(rows.data[start : start + share], values[start * ROWS : (start + share) * ROWS])
+
+    starts = range(0, len(rows.data), share)
+    if len(starts) == 1:
+        one(0)
+    else:
+        list(_pool(rows.threads).map(one, starts))
+    return values
+
+
 def table(rows: Blocks, tables: Sequence[Vector], q: int) -> Vector:
     """Return sum_j tables[j][y_j] mod q of every row y; d * q below 2^62."""
-    values = np.empty(len(rows), dtype=np.int64)
     most = max(len(entries) for entries in tables)
     size = 64 if most <= 64 else 128 if most <= 128 else 256
     whole = np.zeros((len(tables), size), dtype="<i8")
     for j, entries in enumerate(tables):
         whole[j, : len(entries)] = entries
     if not VECTORS:
-        _plain_scan(rows.data, whole, q, values)
-        return values
+        return _spread(rows, lambda codes, values: _plain_scan(codes, whole, q, values))
     planes = max(1, -(-(q - 1).bit_length() // 8))
     apart = np.ascontiguousarray(whole.view(np.uint8).reshape(len(tables), size, 8)[:, :, :planes].transpose(0, 2, 1))
-    _table_scan(size, planes)(rows.data.reshape(-1), *rows.data.shape[1:2], rows.shape[1], apart.reshape(-1), q, values)
-    return values
+    scan, even, d = _table_scan(size, planes), rows.data.shape[1], len(tables)
+    return _spread(rows, lambda codes, values: scan(codes.reshape(-1), even, d, apart.reshape(-1), q, values))
 
 
 def polynomial(rows: Blocks, coefficients: Sequence[Vector], q: int) -> Vector:
@@ -345,6 +365,5 @@ def polynomial(rows: Blocks, coefficients: Sequence[Vector], q: int) -> Vector:
     digits = np.zeros((2, limbs, even), dtype=np.int64)
     digits[:, :, : rows.shape[1]] = parts
     factors = ((digits[..., ::2] & 0xFFFF) | ((digits[..., 1::2] & 0xFFFF) << 16)).astype(np.uint32).view(np.int32)
-    values = np.empty(len(rows), dtype=np.int64)
-    _polynomial_scan(limbs)(rows.data.reshape(-1), even, factors.reshape(-1), base, often, constant, q, values)
-    return values
+    scan, flat = _polynomial_scan(limbs), factors.reshape(-1)
+    return _spread(rows, lambda codes, values: scan(codes.reshape(-1), even, flat, base, often, constant, q, values))
