@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -155,3 +156,13 @@ def test_infer_says_what_it_leaves_out(folder: Path) -> None:
     (folder / "names.csv").write_text(f"name,x\n{names}\n")
     said = run("schema", "infer", folder / "names.csv", "-o", folder / "names.toml")
     assert "Left out, being free text, dates or empty: name." in said.stdout
+
+
+def test_bench_times_ours_and_others_side_by_side(tmp_path: Path) -> None:
+    ran = run("bench", "--quick", "--json", "--rows", 2000, "--features", 5, "--plots", tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    named = {each["what"] for part in ("scans", "clear") for each in found[part]}
+    assert {"streaming read of the codes", "SPIR's xor of records", "scikit-learn brute force"} <= named
+    assert all(each["milliseconds"] > 0 for part in found.values() for each in part)
+    assert (tmp_path / "speed.png").stat().st_size > 10_000

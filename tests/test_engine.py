@@ -80,8 +80,9 @@ def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int
     assert np.array_equal(engine.table(field, laid, tables), engine.table(field, codes, tables))
     for degree in (1, 2, 3):
         coefficients = [elements(d) for _ in range(degree)]
-        expected = engine.polynomial(field, codes, coefficients, largest)
-        assert np.array_equal(engine.polynomial(field, laid, coefficients, largest), expected)
+        free = int(elements(1)[0])
+        expected = engine.polynomial(field, codes, coefficients, largest, free)
+        assert np.array_equal(engine.polynomial(field, laid, coefficients, largest, free), expected)
 
 
 @pytest.mark.parametrize("vectors", [True, False])

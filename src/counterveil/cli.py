@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from . import cli_applicant, cli_institution, cli_research
+from . import cli_applicant, cli_bench, cli_institution, cli_research
 from .errors import CounterveilError
 
 
@@ -42,5 +42,6 @@ for command in (
     cli_research.attack,
     cli_research.advise,
     cli_research.reproduce,
+    cli_bench.bench,
 ):
     main.add_command(command)

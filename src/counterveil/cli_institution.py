@@ -284,7 +284,7 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 @click.option("--robust", default=0, show_default=True, help="The most wrong answers that a ticket may have corrected.")
 @click.option(
     "--threads",
-    default=lambda: len(os.sched_getaffinity(0)),
+    default=lambda: os.cpu_count() or 1,
     show_default="as many as cores",
     type=click.IntRange(1, 256),
     help="Threads that the scan for one question is spread over.",

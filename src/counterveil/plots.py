@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .attacks import Report
+from .bench import Timed
 from .errors import InvalidData, MissingPackage
 from .experiments import Accuracy, Claim
 
@@ -131,3 +132,38 @@ def recovered(path: Path, reports: Sequence[Report], *, title: str) -> Path:
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.set_title(title, loc="left")
     return _save(figure, path)
+
+
+def speed(path: Path, timed: Sequence[Timed], scaled: Sequence[Timed], *, title: str) -> Path:
+    """Draw what one question takes, ours and others', and time a code as the database grows."""
+    figure, axes = _axes(9, 0.8 + 0.34 * len(timed))
+    limit = min((t.milliseconds for t in timed if not t.trust), default=0.0)
+    for place, each in enumerate(reversed(timed)):
+        colour = "#9aa5b1" if not each.trust else _COLOURS[1] if each.trust.startswith("none") else _COLOURS[0]
+        axes.barh(place, each.milliseconds, color=colour, height=0.6)
+        axes.text(each.milliseconds, place, f" {each.milliseconds:,.3g} ms", va="center", fontsize=8)
+    axes.axvline(limit, color="#9aa5b1", linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(timed)), [each.what for each in reversed(timed)], fontsize=8)
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    ticks = [n * 10.0**e for e in range(-3, 6) for n in (1, 2, 5)]
+    low, high = axes.get_xlim()
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axes.set_xticks(shown, [f"{tick:,g}" for tick in shown])
+    axes.set_xlabel("milliseconds for one question (blue: private; red: in the clear; grey: the machine)")
+    axes.set_title(title, loc="left", fontsize=10)
+    _save(figure, path)
+    if scaled:
+        figure, axes = _axes(7, 3.8)
+        for label, kept, hue in (("M grows, d = 32", "d = 32", 0), ("d grows, M = 1,000,000", "M = 1,000,000,", 1)):
+            points = sorted((t.read, t.milliseconds) for t in scaled if kept in t.what)
+            codes, times = [n for n, _ in points], [1e6 * ms / n for n, ms in points]
+            axes.plot(codes, times, "o-", color=_COLOURS[hue], label=label)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("codes in the database, M · d")
+        axes.set_ylabel("nanoseconds a code")
+        axes.set_title("One question, table with 16 levels: flat once it is worth the call", loc="left", fontsize=10)
+        axes.legend(frameon=False, fontsize=8)
+        _save(figure, path.with_name("scaling.png"))
+    return path

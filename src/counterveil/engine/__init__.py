@@ -41,21 +41,24 @@ def opened(codes: Codes, *, threads: int = 1, least: int = _WORTHWHILE) -> Rows:
     return Blocks(codes, threads) if codes.dtype == np.uint8 and codes.size >= least and _kernels() else codes
 
 
-def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], largest: int) -> Vector:
-    """Return sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
+def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], largest: int, constant: int = 0) -> Vector:
+    """Return constant + sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
 
     What a feature adds depends on its level alone, so a polynomial is a table; for many levels there is a shorter way
     up to squares.
     """
     if not isinstance(rows, Blocks):
-        return plain.polynomial(field, rows, coefficients, largest)
+        values = plain.polynomial(field, rows, coefficients, largest)
+        return field.add(values, constant) if constant else values
     fast, degree = _kernels(), len(coefficients)
     if fast.VECTORS and degree <= 2 and field.bits <= fast.POLYNOMIAL_BITS and (largest >= _FEW or field.bits > 24):
-        values: Vector = fast.polynomial(rows, [*coefficients, np.zeros_like(coefficients[0])][:2], field.q)
-        return values
+        two = [*coefficients, np.zeros_like(coefficients[0])][:2]
+        squares: Vector = fast.polynomial(rows, two, constant, field.q)
+        return squares
     levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)
     for c in reversed(coefficients):  # Horner
         whole = field.mul(field.add(whole, c[:, None]), levels)
+    whole[0] = field.add(whole[0], constant)
     return table(field, rows, list(whole))
 
 

@@ -341,13 +341,13 @@ def table(rows: Blocks, tables: Sequence[Vector], q: int) -> Vector:
     return _spread(rows, lambda codes, values: scan(codes.reshape(-1), even, d, apart.reshape(-1), q, values))
 
 
-def polynomial(rows: Blocks, coefficients: Sequence[Vector], q: int) -> Vector:
-    """Return sum_j c_1[j] y_j + c_2[j] y_j² mod q of every row y; q below 2^37.
+def polynomial(rows: Blocks, coefficients: Sequence[Vector], free: int, q: int) -> Vector:
+    """Return free + sum_j c_1[j] y_j + c_2[j] y_j² mod q of every row y; q below 2^37.
 
     With y = z + 128: (c_1 + 256 c_2) z + c_2 z² and a constant; |z| <= 128, so both fit 16 bits.
     """
     one, two = (np.asarray(c, dtype=np.int64) for c in coefficients)
-    constant = int(sum(128 * int(a) + 16384 * int(b) for a, b in zip(one, two, strict=True)) % q)
+    constant = int((free + sum(128 * int(a) + 16384 * int(b) for a, b in zip(one, two, strict=True))) % q)
     half = q // 2
     centred = [np.asarray((c % q + half) % q - half) for c in ((one + 256 * two), two)]
     limbs = 1 if q <= 1 << 13 else 2 if q <= 1 << 29 else 3

@@ -147,6 +147,5 @@ class Polynomial(Form):
 
     def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
-        values = engine.polynomial(field, rows, self.coefficients(field, query), max(self.levels))
         free = self.free(field, query)
-        return field.add(values, free) if free else values
+        return engine.polynomial(field, rows, self.coefficients(field, query), max(self.levels), free)
