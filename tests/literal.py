@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from counterveil.arrays import Labels
 
 _KEY = b"counterveil seal"
 
@@ -36,3 +39,19 @@ def evaluated(a: int, b: int, t_g: int, t_e: int, step: int, row: int) -> int:
     w_g = hashed(a, tweak(step, row, 0)) ^ (t_g if a & 1 else 0)
     w_e = hashed(b, tweak(step, row, 1)) ^ (t_e ^ a if b & 1 else 0)
     return w_g ^ w_e
+
+
+class Clear:
+    """The same gates on bits: what they compute. Wires are (bits, rows) arrays of 0 and 1; `ands` counts."""
+
+    def __init__(self) -> None:
+        self.ands = 0
+
+    def invert(self, a: Labels) -> Labels:
+        """Return not a."""
+        return a ^ np.uint64(1)
+
+    def both(self, a: Labels, b: Labels, step: int, first: int) -> Labels:
+        """Return a and b."""
+        self.ands += a.shape[0] * a.shape[1]
+        return a & b

@@ -284,7 +284,7 @@ def hex_of(labels: Any) -> str:
 
 
 def sealed() -> dict[str, Any]:
-    """The hash, one gate, an adder of two bits, and the least of five: every label is a hash of a name."""
+    """The hash, one gate, an adder of three bits, and the least of five: every label is a hash of a name."""
     delta = label("delta") | np.array([1, 0], dtype=np.uint64)
     a, b = label("a"), label("b")
     gates = Garbler(delta[0, 0])
@@ -292,7 +292,7 @@ def sealed() -> dict[str, Any]:
     gate = {"step": 7, "row": 5, "delta": hex_of(delta), "a0": hex_of(a), "b0": hex_of(b), "out0": hex_of(out),
             "tables": [hex_of(t) for t in gates.tables]}  # fmt: skip
     adding = Garbler(delta[0, 0])
-    u, v = (np.concatenate([label(f"{name}{i}") for i in range(2)]) for name in "uv")
+    u, v = (np.concatenate([label(f"{name}{i}") for i in range(3)]) for name in "uv")
     total = circuit.add(adding, u, v, 3)
     adder = {"start": 3, "delta": hex_of(delta), "u0": [hex_of(w) for w in u], "v0": [hex_of(w) for w in v],
              "sum0": [hex_of(w) for w in total], "tables": [hex_of(t) for t in adding.tables]}  # fmt: skip
@@ -309,7 +309,7 @@ def sealed() -> dict[str, Any]:
     for name, step, row in (("x", 0, 0), ("x", 0, 1), ("x", 1, 0), ("y", 2**40, 12345)):
         tweak = tweaks(step, 1, row, 1)
         hashes.append({"x": hex_of(label(name)), "tweak": hex_of(tweak), "hash": hex_of(hashed(label(name), tweak))})
-    return {"hash": hashes, "gate": gate, "adder": adder, "least": least}
+    return {"key": "counterveil seal", "hash": hashes, "gate": gate, "adder": adder, "least": least}
 
 
 def make(ledgers: Path) -> dict[str, Any]:

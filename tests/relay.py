@@ -20,6 +20,7 @@ class Relay:
         self.seen = bytearray()  # what the server saw since the last clear
         self.up = self.down = 0
         self.cut: int | None = None  # break the connection once, after so many bytes from the server
+        self.creep: int | None = None  # break every connection, each after a few bytes more than the one before
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -39,6 +40,7 @@ class Relay:
             threading.Thread(target=self._pass, args=(server, client, False), daemon=True).start()
 
     def _pass(self, source: socket.socket, target: socket.socket, up: bool) -> None:
+        sent = 0
         try:
             while data := source.recv(1 << 16):
                 if up:
@@ -46,10 +48,15 @@ class Relay:
                     self.up += len(data)
                 else:
                     self.down += len(data)
+                    if self.creep is not None and sent + len(data) > self.creep:
+                        target.sendall(data[: self.creep - sent])
+                        self.creep += 10
+                        break
                     if self.cut is not None and self.down > self.cut:
                         target.sendall(data[: len(data) // 2])
                         self.cut = None
                         break
+                sent += len(data)
                 target.sendall(data)
         except OSError:
             pass

@@ -158,6 +158,19 @@ def test_an_answer_that_gets_on_is_waited_for(tmp_path: Path) -> None:
         relay.close()
 
 
+def test_a_server_that_creeps_is_given_up(tmp_path: Path) -> None:
+    """A little more at every try, and then the connection breaks: progress of a kind, and not for ever."""
+    with deployed(tmp_path, numbers_database(300, 3), 2, scheme="table/sealed") as made:
+        relay = Relay(made.urls[0])
+        with Client([relay.url, made.urls[1]], patience=0.5, timeout=1.0) as client:
+            relay.creep = 1000
+            began = time.monotonic()
+            with pytest.raises(ServerFault, match=f"{relay.url}.* broke off"):
+                client.ask(PERSON, ticket=made.ticket())
+            assert time.monotonic() - began < 30
+        relay.close()
+
+
 def test_retries_send_the_same_bytes(tmp_path: Path) -> None:
     """A connection that breaks before the answer: the same bytes again, and the question is answered."""
     with deployed(tmp_path, numbers_database(20, 3), 2) as made:

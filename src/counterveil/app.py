@@ -5,9 +5,11 @@ Security: nothing of a question, an answer, a ticket, or where they come from is
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -49,8 +51,9 @@ REFUSALS = {  # what a server may refuse, with its HTTP status
     "busy": (503, "too many answers are on their way"),
 }
 _PATIENCE = 60.0  # seconds for a body to arrive, or an answer to leave
-_SLOWEST = 1 << 16  # bytes a second at which a long answer may be read
+_SLOWEST_READER = 1 << 16  # bytes a second at which a long answer may be read
 _STREAMS = 32  # answers under way at a time: some 20 MiB each, where they are sealed
+_SAME = 2  # of those, to the very same request: one that a client gave up, and its next try
 _QUEUE = 5.0  # seconds to wait for one of those
 _CONNECTIONS = 512  # at a time; more are told to come back
 
@@ -167,10 +170,10 @@ async def _body(request: Request, most: int) -> bytes:
 class _Streamed(StreamingResponse):
     """A long answer, sent as it is made; a reader who takes too long for it is cut off, so that few hold much."""
 
-    def __init__(self, reply: Reply, first: bytes, slots: anyio.Semaphore) -> None:
+    def __init__(self, reply: Reply, first: bytes, over: Callable[[], None]) -> None:
         length = {"content-length": str(reply.length)}
         super().__init__(chain([first], reply.parts), media_type=wire.MEDIA_TYPE, headers=length)
-        self._seconds, self._slots = _PATIENCE + reply.length / _SLOWEST, slots
+        self._seconds, self._over = _PATIENCE + reply.length / _SLOWEST_READER, over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
@@ -178,7 +181,7 @@ class _Streamed(StreamingResponse):
             with anyio.move_on_after(self._seconds):
                 await super().__call__(scope, receive, send)
         finally:
-            self._slots.release()
+            self._over()
 
 
 def _begun(ask: Callable[[bytes], Reply], body: bytes) -> tuple[Reply, bytes]:
@@ -207,24 +210,35 @@ def make_app(
         for status, meaning in REFUSALS.values()
     }
 
-    slots = anyio.Semaphore(_STREAMS)
+    slots, under_way = anyio.Semaphore(_STREAMS), Counter[bytes]()
 
     async def answered(request: Request, ask: Callable[[bytes], Reply]) -> Response:
         try:
             body = await _body(request, most)
+            which = hashlib.sha256(body).digest()
             with anyio.move_on_after(_QUEUE) as waited:
                 await slots.acquire()
             if waited.cancelled_caught:
                 raise Refused("busy", "the server sends as many answers as it can; come back")
+            under_way[which] += 1
+
+            def over() -> None:
+                slots.release()
+                under_way[which] -= 1
+                if not under_way[which]:
+                    del under_way[which]
+
             kept = False
             try:
+                if under_way[which] > _SAME:
+                    raise Refused("busy", "this very request is being answered; come back")
                 reply, first = await run_in_threadpool(_begun, ask, body)
                 kept = len(first) < reply.length
             finally:
                 if not kept:
-                    slots.release()
+                    over()
             if kept:
-                return _Streamed(reply, first, slots)
+                return _Streamed(reply, first, over)
             return Response(first, media_type=wire.MEDIA_TYPE)
         except Refused as error:
             return _refusal(request.scope, error)

@@ -216,6 +216,7 @@ def doctor(servers: tuple[str, ...], ticket: str | None, ca: Path | None, timeou
             if ticket is not None:
                 _check_ticket(peers, ticket)
                 console.print("The ticket is good for these servers, unless it was used.")
+            console.print(escape(f"They run {deployment.says(peers[0].manifest.terms.rows)}."))
             console.print(_learned(deployment, peers))
     except CounterveilError as error:
         problems.append(str(error))

@@ -206,22 +206,28 @@ class AsyncClient:
     ) -> tuple[httpx2.Response, bytes]:
         """Send a request; where the connection breaks send the same bytes again, until patience ends."""
         began, pause = time.monotonic(), 0.05
+        limit = self.timeout + most / _SLOWEST
+        until = began + limit + self.patience  # whatever happens
         while True:
             hopeless, taken = False, into.taken if into else 0
             try:
-                with anyio.fail_after(self.timeout + most / _SLOWEST):
+                with anyio.fail_after(min(limit, until - time.monotonic())):
                     response, content = await self._once(url, method, path, body, most, into)
                 if response.status_code not in _RETRIED:
                     break
-                problem = f"is not ready (HTTP {response.status_code})"
-            except (TimeoutError, httpx2.ReadTimeout):
+                problem = f"is not ready (HTTP {response.status_code}): {_refusal(content)[1]}"
+            except httpx2.ReadTimeout:
                 problem = f"did not answer within {self.timeout:g} seconds"
+            except TimeoutError:
+                problem = f"did not finish its answer within {limit:g} seconds"
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                problem = f"cannot be reached: {str(error) or type(error).__name__}"
+                broke = "broke off" if into is not None and into.taken else "cannot be reached"
+                problem = f"{broke}: {str(error) or type(error).__name__}"
                 hopeless = not isinstance(error, httpx2.RequestError) or "CERTIFICATE" in problem
             if into is not None and into.taken > taken:
                 began, pause = time.monotonic(), 0.05  # it was getting on
-            if hopeless or time.monotonic() - began + pause > self.patience:
+            now = time.monotonic()
+            if hopeless or now - began + pause > self.patience or now + pause > until:
                 raise ServerFault(name, problem)
             await anyio.sleep(pause)
             pause = min(2 * pause, 1.0)

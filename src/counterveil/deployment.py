@@ -64,6 +64,8 @@ class Deployment:
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
         reveal = make_reveal(reveal_name, shuffle=shuffle, d_min=d_min)
+        if reveal.shuffle and not shuffle:
+            raise NotOffered("shuffle", got=f"no shuffle of {reveal_name}", expected="always shuffled")
         if reveal.most is not None and k > reveal.most:
             raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)

@@ -134,19 +134,3 @@ class Evaluator:
         result ^= out[1]
         result ^= (table[1] ^ a) & s_b
         return result
-
-
-class Clear:
-    """The same gates on bits: what they compute. Wires are (bits, rows) arrays of 0 and 1; `ands` counts."""
-
-    def __init__(self) -> None:
-        self.ands = 0
-
-    def invert(self, a: Labels) -> Labels:
-        """Return not a."""
-        return a ^ _one
-
-    def both(self, a: Labels, b: Labels, step: int, first: int) -> Labels:
-        """Return a and b."""
-        self.ands += a.shape[0] * a.shape[1]
-        return a & b

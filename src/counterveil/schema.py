@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import narwhals as nw
@@ -46,7 +46,7 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     max_weight: int | None = None
     shuffle: bool | None = None
     d_min: int | None = None
-    download_limit: int | None = None  # MiB; what `scheme = "auto"` goes by
+    download_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # MiB; what `scheme = "auto"` goes by
 
     def given(self) -> dict[str, Any]:
         """Return what was chosen."""

@@ -76,7 +76,6 @@ class Reveal(ABC):
     d_min: int = 1  # the mask is uniform on {0..expansion*d_min - 1}
     expansion: int = 1  # s: costs are multiplied by it before masking (rule 9)
 
-    only: ClassVar[int | None] = None  # the number of servers it takes, if not any
     inside: ClassVar[bool] = False  # whether the answer brings the record, so that nothing is fetched
 
     def __post_init__(self) -> None:

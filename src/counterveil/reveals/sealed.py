@@ -42,13 +42,12 @@ class Sealed(Reveal):
     differences: bool = True
     shuffle: bool = True
 
-    only = 2
     most = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.shuffle or self.d_min != 1 or self.expansion != 1:
-            raise NotOffered(self.name, got="no shuffle, or a mask", expected="always shuffled, never masked")
+        if not self.shuffle or self.d_min * self.expansion != 1:
+            raise NotOffered(self.name, got=f"d_min = {self.d_min}", expected="1: there is nothing to mask")
 
     def tells(self, count: int) -> str:
         """Say in words what the applicant learns of `count` rows."""
@@ -62,7 +61,7 @@ class Sealed(Reveal):
                 got=f"the form {setting.form.name}",
                 expected="table, linear or even_norm: shares must add up",
             )
-        if len(setting.alphas) != self.only or setting.collusion != 1 or setting.liars:
+        if len(setting.alphas) != 2 or setting.collusion != 1 or setting.liars:
             got = f"{len(setting.alphas)} servers, {setting.collusion} colluding, {setting.liars} lying"
             raise NotOffered(self.name, got=got, expected="two servers, which do not collude")
 

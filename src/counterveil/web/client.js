@@ -153,6 +153,7 @@ async function content(response, most, into) {
 
 async function request(server, path, body, most, { timeout = 60000, patience = 10000 } = {}, pipe = null) {
   let until = performance.now() + patience;
+  const end = until + timeout + most / 128; // whatever happens
   for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
     const before = pipe?.passed;
     const stop = new AbortController();
@@ -181,7 +182,7 @@ async function request(server, path, body, most, { timeout = 60000, patience = 1
     } finally {
       clearTimeout(timer);
     }
-    if (performance.now() + pause > until) throw new Trouble("unreachable", "", server);
+    if (performance.now() + pause > Math.min(until, end)) throw new Trouble("unreachable", "", server);
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
