@@ -72,7 +72,9 @@ def serve(folder: Path, number: int, port: int, scheme_name: str = OPENED) -> No
     run(app, {}, host="127.0.0.1", port=port, tls_cert=None, tls_key=None, log_level="warning")
 
 
-async def load(title: str, count: int, ask: Callable[[int], Awaitable[None]]) -> tuple[float, np.ndarray, int]:
+async def load(
+    title: str, count: int, ask: Callable[[int], Awaitable[None]], connections: int = CONNECTIONS
+) -> tuple[float, np.ndarray, int]:
     """Ask so many questions over so many connections; return questions a second, latencies, errors."""
     seconds, errors, left = [], 0, iter(range(count))
     with Progress(transient=True) as bar:
@@ -92,7 +94,7 @@ async def load(title: str, count: int, ask: Callable[[int], Awaitable[None]]) ->
                 bar.advance(task)
 
         began = time.perf_counter()
-        await asyncio.gather(*(connection() for _ in range(CONNECTIONS)))
+        await asyncio.gather(*(connection() for _ in range(connections)))
         took = time.perf_counter() - began
     return count / took, np.array(seconds), errors
 
@@ -105,12 +107,14 @@ async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, 
     async with AsyncClient(urls, patience=60) as client:
         peers, deployment = await client.connect()
         digest, expires = bytes.fromhex(peers[0].manifest.digest), int(time.time()) + 3600
-        tickets = [mint(digest, [1, 2], expires=expires, issuer=issuer) for _ in range(count)]
+        tickets = [mint(digest, [1, 2], expires=expires, issuer=issuer) for _ in range(count + count // 20 + 1)]
 
         async def private(i: int) -> None:
             await client.ask(people[i % 64], ticket=tickets[i])
 
         results.append(("private, two servers", *await load("private", count, private)))
+        few = max(1, count // 20)
+        results.append(("private, one at a time", *await load("one at a time", few, lambda i: private(count + i), 1)))
     field = Field(deployment.scheme.field.q)
     bodies = []
     for person in people:
@@ -152,7 +156,9 @@ def main(count: int) -> None:
         table.add_row(title, f"{rate:.0f}", f"{p50:.0f} ms", f"{p99:.0f} ms", str(errors))
     console = Console()
     console.print(table)
-    console.print(f"In the clear a machine answers {results[1][1] / results[0][1]:.1f} times as many questions.")
+    together, alone, clear = (rate for _, rate, _, _ in results)
+    console.print(f"In the clear a machine answers {clear / together:.1f} times as many questions.")
+    console.print(f"{CONNECTIONS} at a time are answered {together / alone:.1f} times as fast as one at a time.")
     if any(errors for *_, errors in results):
         raise SystemExit("there were errors")
 

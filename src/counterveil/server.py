@@ -98,10 +98,11 @@ class Server:
         self._says = deployment.says(len(self._rows))
         self._digest = terms.digest()
         standing = self._scheme.common(key, self._digest, None)
-        self._scheme.reveal.order(len(self._rows), standing)  # for what it compiles, too
+        self._scheme.reveal.order(len(self._rows), standing)  # for what it compiles; so it is with xor below
         key_id = standing.elements("key id", 256, 16).astype("uint8").tobytes().hex()
         self.manifest = Manifest(number, key_id, self._digest.hex(), SOFTWARE, terms)
         self._packaged = self._spir(0).prepare(self._records, standing)
+        engine.xor(self._packaged, np.zeros(len(self._packaged), dtype=bool))
 
     def about(self) -> dict[str, Any]:
         """Return what is worth a line in the log when it starts."""

@@ -7,7 +7,8 @@ plain way is NumPy. The fast way needs numba, which comes with the server extra.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -41,6 +42,19 @@ def opened(codes: Codes, *, threads: int = 1, least: int = _WORTHWHILE) -> Rows:
     return Blocks(codes, threads) if codes.dtype == np.uint8 and codes.size >= least and _kernels() else codes
 
 
+def started(rows: Rows, scan: Callable[[], Vector]) -> Callable[[], Vector]:
+    """Start a scan, in a thread of its own where it is long and lets others work; return what waits for its result."""
+    if not isinstance(rows, Blocks):
+        values = scan()
+        return lambda: values
+    return _beside().submit(scan).result
+
+
+@cache
+def _beside() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="scans")
+
+
 def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], largest: int, constant: int = 0) -> Vector:
     """Return constant + sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
 
@@ -72,7 +86,7 @@ def table(field: Residues, rows: Rows, tables: Sequence[Vector]) -> Vector:
     return values
 
 
-def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = _WORTHWHILE) -> Bytes:
+def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = 8 * _WORTHWHILE) -> Bytes:
     """Return the xor of the chosen records, one per row of an (M, length) array."""
     if records.size < least or records.shape[1] < 64 or not records.flags.c_contiguous or not _kernels():
         return plain.xor(records, chosen)
@@ -80,4 +94,4 @@ def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = _WORTHWHILE) 
     return total
 
 
-__all__ = ["Blocks", "Rows", "combine", "opened", "polynomial", "table", "xor"]
+__all__ = ["Blocks", "Rows", "combine", "opened", "polynomial", "started", "table", "xor"]

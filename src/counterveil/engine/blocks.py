@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 
 from ..arrays import Bytes, Codes
@@ -29,6 +31,16 @@ class Blocks:
         if count % ROWS:
             self.data[-1, :d, : count % ROWS] = codes[whole * ROWS :].T
         self.data ^= FLIPPED
+        _let_go(codes)
 
     def __len__(self) -> int:
         return self.shape[0]
+
+
+def _let_go(codes: Codes) -> None:
+    """Where the codes are a file's, tell the system that they need not stay in memory beside the blocks."""
+    root: object = codes
+    while isinstance(root, np.ndarray):
+        root = root.base
+    if isinstance(root, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        root.madvise(mmap.MADV_DONTNEED)  # a file's pages come back when they are read

@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 
+from .. import engine
 from ..arrays import Bytes, Vector
 from ..engine import Rows
 from ..errors import OutOfRange
@@ -109,10 +110,11 @@ class Opened(Reveal):
         self, setting: Setting, server: int, rows: Rows, query: Vector, common: Streams, records: Bytes | None
     ) -> Iterator[Symbols]:
         """Return the answer of server n = 1..N: reveal(evaluate(rows, query)) + sum_t alpha_n^t Z'_t, t = 1..D."""
-        field = cast(Field, setting.field)
-        revealed = self.apply(field, setting.form.evaluate(field, rows, query), common)
-        pads = [common.elements("pad", field.q, revealed.size, coefficient=t) for t in range(1, setting.degree + 1)]
-        yield field.add(revealed, zero_share(field, setting.alphas[server - 1], np.stack(pads)))
+        field, length = cast(Field, setting.field), self.length(len(rows))
+        values = engine.started(rows, lambda: setting.form.evaluate(field, rows, query))
+        pads = [common.elements("pad", field.q, length, coefficient=t) for t in range(1, setting.degree + 1)]
+        pad = zero_share(field, setting.alphas[server - 1], np.stack(pads))  # while the scan runs
+        yield field.add(self.apply(field, values(), common), pad)
 
     def reader(self, setting: Setting, question: Question, queries: Vector, count: int, record: int) -> _Reader:
         """Return what puts whole answers together, after taking out what the applicant knows."""
