@@ -38,6 +38,7 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/answer.py
 	@$(BIN)/python benchmarks/build.py
 	@$(BIN)/python benchmarks/sealed.py
+	@$(BIN)/python benchmarks/memory.py
 	@$(BIN)/python benchmarks/load.py
 	@$(BIN)/python benchmarks/page.py
 

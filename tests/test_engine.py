@@ -85,6 +85,18 @@ def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int
         assert np.array_equal(engine.polynomial(field, laid, coefficients, largest, free), expected)
 
 
+@pytest.mark.parametrize(("bits", "d"), [(36, 1023), (36, 2000), (36, 3000), (30, 5000), (26, 5001), (12, 8000)])
+def test_blocks_with_very_many_features(bits: int, d: int) -> None:
+    """Sums of products as large as they get, below and above what 64 bits hold."""
+    field, rng = Field(smallest_prime_above(2**bits)), np.random.default_rng(d)
+    codes = rng.integers(0, 256, (130, d)).astype(np.uint8)
+    codes[0], codes[1] = 0, 255
+    for value in (field.q // 2, field.q // 2 + 1, field.q - 1):
+        coefficients = [np.full(d, value)] * 2
+        expected = engine.polynomial(field, codes, coefficients, 255)
+        assert np.array_equal(engine.polynomial(field, blocks(codes), coefficients, 255), expected)
+
+
 @pytest.mark.parametrize("vectors", [True, False])
 def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from counterveil.engine import kernels

@@ -64,8 +64,9 @@ def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], larg
     if not isinstance(rows, Blocks):
         values = plain.polynomial(field, rows, coefficients, largest)
         return field.add(values, constant) if constant else values
-    fast, degree = _kernels(), len(coefficients)
-    if fast.VECTORS and degree <= 2 and field.bits <= fast.POLYNOMIAL_BITS and (largest >= _FEW or field.bits > 24):
+    fast, q = _kernels(), field.q
+    fits = len(coefficients) <= 2 and q <= fast.LARGEST and rows.shape[1] * q < fast.POLYNOMIAL_ROOM
+    if fast.VECTORS and fits and (largest >= _FEW or field.bits > 24):
         two = [*coefficients, np.zeros_like(coefficients[0])][:2]
         squares: Vector = fast.polynomial(rows, two, constant, field.q)
         return squares

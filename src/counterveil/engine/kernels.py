@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from ..arrays import Bytes, Vector
 from .blocks import FLIPPED, ROWS, Blocks
 
-POLYNOMIAL_BITS = 37  # three limbs of 13 bits and a sum in 64
+POLYNOMIAL_ROOM = 1 << 47  # what d * q must stay below: products with squares up to 2^14 then add up in 64 bits
+LARGEST = 1 << 37  # q of three limbs of 13 bits
 _NEEDED = ("avx512bw", "avx512vbmi", "avx512vnni")
 VECTORS = all(llvmlite.binding.get_host_cpu_features().get(name) for name in _NEEDED)
 
@@ -342,7 +343,7 @@ def table(rows: Blocks, tables: Sequence[Vector], q: int) -> Vector:
 
 
 def polynomial(rows: Blocks, coefficients: Sequence[Vector], free: int, q: int) -> Vector:
-    """Return free + sum_j c_1[j] y_j + c_2[j] y_j² mod q of every row y; q below 2^37.
+    """Return free + sum_j c_1[j] y_j + c_2[j] y_j² mod q of every row y; d * q below 2^47, q below 2^37.
 
     With y = z + 128: (c_1 + 256 c_2) z + c_2 z² and a constant; |z| <= 128, so both fit 16 bits.
     """
