@@ -106,7 +106,7 @@ class Fault:
 
 def run_faults(folder: Path, kills: int = 50, seed: int = 1) -> Fault:
     """Run it all and check it."""
-    with running(folder, numbers_database(300, 3), 2) as service:
+    with running(folder, numbers_database(2000, 3), 2, "--scheme", "table/differences") as service:
         fault = Fault(service, kills, seed)
         asyncio.run(fault.run())
     fault.check()

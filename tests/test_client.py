@@ -167,7 +167,7 @@ def test_a_server_that_creeps_is_given_up(tmp_path: Path) -> None:
         with Client([relay.url, made.urls[1]], patience=0.5, timeout=1.0) as client:
             relay.creep = 1000
             began = time.monotonic()
-            with pytest.raises(ServerFault, match=f"{relay.url}.* broke off"):
+            with pytest.raises(ServerFault, match=f"{relay.url}.* (broke off|did not finish)"):
                 client.ask(PERSON, ticket=made.ticket())
             assert time.monotonic() - began < 30
         relay.close()

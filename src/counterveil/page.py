@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-_MODULES = ("field", "wire", "schema", "preferences", "spir", "garble", "client", "strings", "page")  # in import order
+# in import order
+_MODULES = ("field", "wire", "schema", "preferences", "spir", "garble", "network", "client", "strings", "page")
 _TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 _CONNECT = "connect-src 'self' http: https:"  # the other servers
 _REST = "img-src data:; base-uri 'none'; form-action 'none'"

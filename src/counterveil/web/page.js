@@ -1,6 +1,7 @@
 // The applicant's page: a form drawn from the schema, an answer, and what left this computer. No data is kept anywhere.
 
-import { ask, connect, secretOf, shares, Trouble } from "./client.js";
+import { ask, connect, secretOf, shares } from "./client.js";
+import { Trouble } from "./network.js";
 import { WORDS } from "./strings.js";
 import { hex, packVector } from "./wire.js";
 
