@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,10 @@ from sympy import prevprime
 
 from counterveil import Field, engine, make_scheme, smallest_prime_above
 from counterveil.engine import Blocks
+
+
+def table(field: Field, rows: Any, tables: list[Any]) -> Any:
+    return engine.table(field, rows, np.concatenate(tables), np.array([len(t) for t in tables]))
 
 
 @given(
@@ -46,7 +53,7 @@ def test_table(seed: int, M: int, d: int, bits: int) -> None:
     rows = rng.integers(0, levels + 1, (M, d)).astype(np.uint8)
     tables = [rng.integers(0, field.q, R + 1) for R in levels]
     tables[0][:] = field.q - 1
-    values = engine.table(field, rows, tables)
+    values = table(field, rows, tables)
     for i in {0, M // 2, M - 1}:
         assert int(values[i]) == sum(int(t[y]) for t, y in zip(tables, rows[i], strict=True)) % field.q
 
@@ -61,14 +68,14 @@ def blocks(codes: Any, threads: int = 1) -> Blocks:
     seed=st.integers(0, 2**32),
     M=st.integers(1, 300) | st.sampled_from([1, 63, 64, 65, 127, 128, 129]),
     d=st.integers(1, 70) | st.sampled_from([1, 7, 20, 63, 64, 257, 300]),
-    largest=st.integers(1, 255) | st.sampled_from([1, 15, 16, 63, 64, 127, 128, 255]),
+    largest=st.integers(1, 300) | st.sampled_from([1, 15, 16, 63, 64, 127, 128, 255, 256, 4095, 65535]),
     bits=st.integers(1, 61),
     extreme=st.integers(0, 3),
 )
 def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int, extreme: int) -> None:
     """The fast way against the plain one, with elements at random, all largest, about the middle, or zero."""
     field, rng = Field(smallest_prime_above(2**bits)), np.random.default_rng(seed)
-    codes = rng.integers(0, largest + 1, (M, d)).astype(np.uint8)
+    codes = rng.integers(0, largest + 1, (M, d)).astype(np.min_scalar_type(largest))
     codes[0], codes[-1] = largest, 0
     laid = blocks(codes, threads=1 + seed % 3)
 
@@ -76,8 +83,9 @@ def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int
         values = [rng.integers(0, field.q, shape), np.full(shape, field.q - 1), np.full(shape, field.q // 2)]
         return [*values, np.zeros(shape, dtype=np.int64)][extreme]
 
-    tables = [elements(largest + 1) for _ in range(d)]
-    assert np.array_equal(engine.table(field, laid, tables), engine.table(field, codes, tables))
+    tables = [elements(largest + 1) for _ in range(min(d, max(1, 300_000 // largest)))]
+    tables += [tables[0]] * (d - len(tables))
+    assert np.array_equal(table(field, laid, tables), table(field, codes, tables))
     for degree in (1, 2, 3):
         coefficients = [elements(d) for _ in range(degree)]
         free = int(elements(1)[0])
@@ -99,21 +107,49 @@ def test_blocks_with_very_many_features(bits: int, d: int) -> None:
 
 @pytest.mark.parametrize("vectors", [True, False])
 def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from counterveil.engine import kernels
+    from counterveil.engine import vectors as used
 
-    monkeypatch.setattr(kernels, "VECTORS", vectors and kernels.VECTORS)
+    monkeypatch.setattr(used, "AVAILABLE", vectors and used.AVAILABLE)
     rng, field = np.random.default_rng(1), Field(10_007)
     codes = rng.integers(0, 200, (1000, 9)).astype(np.uint8)
     tables, coefficients = [rng.integers(0, field.q, 256) for _ in range(9)], [rng.integers(0, field.q, 9)] * 2
     laid = blocks(codes)
-    assert np.array_equal(engine.table(field, laid, tables), engine.table(field, codes, tables))
+    assert np.array_equal(table(field, laid, tables), table(field, codes, tables))
     expected = engine.polynomial(field, codes, coefficients, 199)
     assert np.array_equal(engine.polynomial(field, laid, coefficients, 199), expected)
 
 
+def test_scans_asked_for_meanwhile_are_done_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty questions at once: the first is begun alone, those that wait for it are scanned with each other."""
+    rng, field = np.random.default_rng(4), Field(10_007)
+    codes = rng.integers(0, 16, (20_000, 6)).astype(np.uint8)
+    laid, batches, together = blocks(codes, threads=2), list[int](), Blocks._together
+    begun, go_on = threading.Event(), threading.Event()
+
+    def watched(self: Blocks, jobs: list[Any]) -> None:
+        batches.append(len(jobs))
+        begun.set()
+        assert go_on.wait(30)
+        together(self, jobs)
+
+    monkeypatch.setattr(Blocks, "_together", watched)
+    questions = [[rng.integers(0, field.q, 16) for _ in range(6)] for _ in range(40)]
+    with ThreadPoolExecutor(40) as pool:
+        first = pool.submit(table, field, laid, questions[0])
+        assert begun.wait(30)
+        others = [pool.submit(table, field, laid, question) for question in questions[1:]]
+        while len(laid._waiting) < 39:
+            time.sleep(0.001)
+        go_on.set()
+        found = [each.result() for each in (first, *others)]
+    assert batches == [1, 39]
+    for question, values in zip(questions, found, strict=True):
+        assert np.array_equal(values, table(field, codes, question))
+
+
 def test_only_what_pays_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not isinstance(engine.opened(np.zeros((100, 3), dtype=np.uint8)), Blocks)
-    assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint16)), Blocks)
+    assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint32)), Blocks)
     assert isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint8)), Blocks)
     monkeypatch.setattr(engine, "_kernels", lambda: None)  # no numba
     assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint8)), Blocks)
@@ -168,7 +204,7 @@ def test_polynomial_is_exact_where_one_limb_just_fits(d: int, bits: int) -> None
 def test_table_at_the_largest_field_does_not_overflow() -> None:
     field = Field(smallest_prime_above(2**62 - 1000))
     tables = [np.array([field.q - 1])] * 100
-    assert engine.table(field, np.zeros((3, 100), dtype=np.uint8), tables).tolist() == [(-100) % field.q] * 3
+    assert table(field, np.zeros((3, 100), dtype=np.uint8), tables).tolist() == [(-100) % field.q] * 3
 
 
 @given(seed=st.integers(0, 2**32), M=st.integers(1, 30) | st.just(5000), length=st.integers(1, 20))

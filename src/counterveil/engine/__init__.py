@@ -22,8 +22,8 @@ from .blocks import Blocks
 from .plain import combine
 
 _WORTHWHILE = 1 << 20  # bytes: with fewer the plain way is over before numba has been imported
-_ROOM = 1 << 62  # what a sum of d elements must stay below
 _FEW = 64  # levels that one instruction looks up
+_AT_ONCE = 64  # questions whose scans are begun: those that wait are done together
 
 Rows = Codes | Blocks
 
@@ -39,7 +39,8 @@ def _kernels() -> Any:
 
 def opened(codes: Codes, *, threads: int = 1, least: int = _WORTHWHILE) -> Rows:
     """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
-    return Blocks(codes, threads) if codes.dtype == np.uint8 and codes.size >= least and _kernels() else codes
+    narrow = codes.dtype in (np.uint8, np.uint16)
+    return Blocks(codes, threads) if narrow and codes.nbytes >= least and _kernels() else codes
 
 
 def started(rows: Rows, scan: Callable[[], Vector]) -> Callable[[], Vector]:
@@ -52,7 +53,7 @@ def started(rows: Rows, scan: Callable[[], Vector]) -> Callable[[], Vector]:
 
 @cache
 def _beside() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="scans")
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scans")
 
 
 def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], largest: int, constant: int = 0) -> Vector:
@@ -61,30 +62,26 @@ def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], larg
     What a feature adds depends on its level alone, so a polynomial is a table; for many levels there is a shorter way
     up to squares.
     """
-    if not isinstance(rows, Blocks):
-        values = plain.polynomial(field, rows, coefficients, largest)
+    wide = isinstance(rows, Blocks) and rows.data.dtype != np.uint8
+    if not isinstance(rows, Blocks) or (wide and len(coefficients) > 2):
+        values = plain.polynomial(field, rows.codes if isinstance(rows, Blocks) else rows, coefficients, largest)
         return field.add(values, constant) if constant else values
-    fast, q = _kernels(), field.q
-    fits = len(coefficients) <= 2 and q <= fast.LARGEST and rows.shape[1] * q < fast.POLYNOMIAL_ROOM
-    if fast.VECTORS and fits and (largest >= _FEW or field.bits > 24):
-        two = [*coefficients, np.zeros_like(coefficients[0])][:2]
-        squares: Vector = fast.polynomial(rows, two, constant, field.q)
-        return squares
+    few = largest < _FEW and (field.bits <= 24 or not _kernels().fits(rows.data, field.q))
+    if len(coefficients) <= 2 and not few:
+        one, two = [*coefficients, np.zeros_like(coefficients[0])][:2]
+        return rows.scanned(_kernels().polynomial(rows.data, one, two, constant, field.q))
     levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)
     for c in reversed(coefficients):  # Horner
         whole = field.mul(field.add(whole, c[:, None]), levels)
     whole[0] = field.add(whole[0], constant)
-    return table(field, rows, list(whole))
+    return table(field, rows, whole.reshape(-1), np.full(len(whole), largest + 1))
 
 
-def table(field: Residues, rows: Rows, tables: Sequence[Vector]) -> Vector:
-    """Return sum_j tables[j][y_j] of every row y."""
-    if not isinstance(rows, Blocks):
-        return plain.table(field, rows, tables)
-    if len(tables) * field.q >= _ROOM:
-        return plain.table(field, rows.codes, tables)
-    values: Vector = _kernels().table(rows, tables, field.q)
-    return values
+def table(field: Residues, rows: Rows, entries: Vector, sizes: NDArray[np.int64]) -> Vector:
+    """Return sum_j of the y_j-th entry of table j of every row y; tables of such sizes, one after the other."""
+    if isinstance(rows, Blocks):
+        return rows.scanned(_kernels().table(rows.data, entries, sizes, field.q))
+    return plain.table(field, rows, np.split(entries, np.cumsum(sizes)[:-1]))
 
 
 def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = 8 * _WORTHWHILE) -> Bytes:

@@ -3,38 +3,94 @@
 from __future__ import annotations
 
 import mmap
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..arrays import Bytes, Codes
+from ..arrays import Codes, Vector
 
 ROWS = 128  # of a block
-FLIPPED = np.uint8(128)  # the bit that makes y into y - 128
+_SHARED = 1 << 19  # bytes that several scans go through before the next: they stay in the second cache
+
+Scan = Callable[[NDArray[Any], Vector], None]
+"""What turns some blocks into a value a row."""
+
+
+@dataclass(eq=False)
+class _Job:
+    scan: Scan
+    values: Vector
+    done: bool = False
 
 
 class Blocks:
-    """A database's codes, a byte each, as (blocks, d, 128): filled up to whole blocks and an even number of features.
+    """A database's codes as (blocks, d, 128): filled up to whole blocks and an even number of features.
 
-    Each code y is held as the signed byte y - 128, which polynomials want and tables do not mind. `codes` are the same
-    as they were given, for what only the plain way can do; a memory map stays one.
+    `codes` are the same as they were given, for what only the plain way can do; a memory map stays one. One scan at a
+    time is spread over `threads`; those that are asked for meanwhile are then done together, so that memory is read
+    once for all of them.
     """
 
     def __init__(self, codes: Codes, threads: int = 1) -> None:
         count, d = codes.shape
-        self.codes, self.threads = codes, threads  # that one scan is spread over
+        self.codes, self.threads = codes, threads
         self.shape: tuple[int, int] = (count, d)
         whole = count // ROWS
-        self.data: Bytes = np.zeros((-(-count // ROWS), d + d % 2, ROWS), dtype=np.uint8)
+        self.data: NDArray[Any] = np.zeros((-(-count // ROWS), d + d % 2, ROWS), dtype=codes.dtype.newbyteorder("="))
         for start in range(0, whole, 256):  # so that pages of a memory map need not all be held at once
             end = min(start + 256, whole)
             self.data[start:end, :d] = codes[start * ROWS : end * ROWS].reshape(-1, ROWS, d).transpose(0, 2, 1)
         if count % ROWS:
             self.data[-1, :d, : count % ROWS] = codes[whole * ROWS :].T
-        self.data ^= FLIPPED
         _let_go(codes)
+        self._turn, self._waiting = threading.Lock(), list[_Job]()
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def scanned(self, scan: Scan) -> Vector:
+        """Return a value of every row, by a scan of all blocks."""
+        own = _Job(scan, np.empty(ROWS * len(self.data), dtype=np.int64))
+        self._waiting.append(own)
+        with self._turn:
+            if not own.done:  # by someone who had the turn before
+                jobs = [own]
+                while self._waiting:
+                    job = self._waiting.pop()
+                    if job is not own:
+                        jobs.append(job)
+                self._together(jobs)
+                for job in jobs:
+                    job.done = True
+        return own.values[: len(self)]
+
+    def _together(self, jobs: list[_Job]) -> None:
+        """Scan blocks on all threads, each a stretch of them, a few blocks for all jobs before the next few."""
+        share = -(-len(self.data) // self.threads)
+        few = share if len(jobs) == 1 else max(1, _SHARED // self.data[:1].nbytes)
+
+        def stretch(begin: int) -> None:
+            for start in range(begin, min(begin + share, len(self.data)), few):
+                end = min(start + few, begin + share)
+                for job in jobs:
+                    job.scan(self.data[start:end], job.values[start * ROWS : end * ROWS])
+
+        begins = range(0, len(self.data), share)
+        if len(begins) == 1:
+            stretch(0)
+        else:
+            list(_pool(self.threads).map(stretch, begins))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="scan")
 
 
 def _let_go(codes: Codes) -> None:
