@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from counterveil import make_scheme
 from counterveil.errors import OversizedField, WrongType
 from counterveil.randomness import Common, Fresh, frame, uniform
-from counterveil.sorting import order_of
 from counterveil.spir import Polynomials, Subsets
+from counterveil.words import below, order_of
 
 KEY = bytes(range(32))
 SITUATION: dict[str, Any] = {"digest": b"D" * 32, "ticket": b"claims", "servers": (1, 2)}
@@ -267,14 +267,22 @@ def test_what_is_drawn_for_one_record_too() -> None:
 def test_keys_are_sorted_as_a_stable_sort_does(count: int, kind: str) -> None:
     """Both ways, and keys that are not uniform at all: slower perhaps, and right."""
     rng = np.random.default_rng(count)
-    keys = rng.integers(0, 2**64, count, dtype=np.uint64)
-    if kind == "few":
-        keys = keys >> np.uint64(48) << np.uint64(48)
+    keys = rng.integers(0, 2**64, (count, 2), dtype=np.uint64)
+    if kind == "few":  # upper halves that coincide, and some whole keys
+        keys[:, 1] = keys[:, 1] >> np.uint64(48) << np.uint64(48)
+        keys[:, 0] >>= np.uint64(63)
     elif kind == "low" and count <= 1000:
-        keys >>= np.uint64(40)
+        keys[:, 1] >>= np.uint64(40)
     elif kind in ("sorted", "backwards"):
-        keys = np.sort(keys)[:: -1 if kind == "backwards" else 1]
-    assert np.array_equal(order_of(keys), np.argsort(keys, kind="stable"))
+        keys = keys[np.argsort(keys[:, 1])][:: -1 if kind == "backwards" else 1].copy()
+    assert np.array_equal(order_of(keys), np.lexsort((keys[:, 0], keys[:, 1])))
+
+
+@pytest.mark.parametrize("q", [1, 2, 5, 64, 65, 2**26 + 15, 2**61 - 1, 2**62])
+def test_words_below_a_bound_are_the_same_both_ways(q: int) -> None:
+    words, mask = np.random.default_rng(q).integers(0, 2**64, 10_000, dtype=np.uint64), (1 << (q - 1).bit_length()) - 1
+    expected = [int(word) & mask for word in words if int(word) & mask < q]
+    assert below(words, mask, q).tolist() == below(words, mask, q, of=1 << 20).tolist() == expected
 
 
 def test_recorded_vectors() -> None:

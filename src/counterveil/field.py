@@ -186,11 +186,10 @@ class Field(Residues):
     def mul(self, a: Vector, b: ArrayLike) -> Vector:
         """Return a * b, b a vector or one element; 31 bits of b at a time."""
         factor = np.asarray(b, dtype=np.int64)
-        product = self._times(a, factor if self.q <= 1 << _LIMB else factor >> _LIMB)
-        if self.q > 1 << _LIMB:
-            low = self._times(a, factor & ((1 << _LIMB) - 1))
-            product = self.add(self._times(product, np.int64(1 << _LIMB)), low)
-        return product
+        if self.q <= 1 << _LIMB:
+            return a * factor % self.q
+        low, high = self._times(a, factor & ((1 << _LIMB) - 1)), self._times(a, factor >> _LIMB)
+        return self.add(self._times(high, np.int64(1 << _LIMB)), low)
 
     def _times(self, a: Vector, m: NDArray[np.int64] | np.int64) -> Vector:
         """Return a * m for 0 <= m <= 2^31.

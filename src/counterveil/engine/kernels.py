@@ -13,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..arrays import Bytes, Vector
+from ..machine_code import compiled
 from . import vectors
 from .blocks import ROWS, Scan
 
@@ -22,7 +23,6 @@ _TILE = 8  # blocks that are gone through a few features at a time, where the ta
 _NEAR = 24 << 10  # bytes of tables that stay at hand: most of the first cache
 
 _inlined: Any = njit(inline="always")
-_compiled: Any = njit(nogil=True)
 
 
 @_inlined
@@ -47,7 +47,7 @@ def _settle(sums, more, first, q, inverse, values):  # type: ignore[no-untyped-d
 def _vector_table(size: int, planes: int) -> Any:
     step = vectors.table_step(size, planes)
 
-    @_compiled
+    @njit(nogil=True)
     def scan(codes, tables, ends, q, values):  # type: ignore[no-untyped-def]
         flat, blocks, block_size = codes.reshape(-1), len(codes), codes.shape[1] * ROWS
         inverse, sums = 1.0 / q, np.empty(ROWS, np.int64)
@@ -66,7 +66,7 @@ def _vector_table(size: int, planes: int) -> Any:
 def _vector_polynomial(limbs: int) -> Any:
     step = vectors.polynomial_step(limbs)
 
-    @_compiled
+    @njit(nogil=True)
     def scan(codes, factors, ends, base, constant, lift, q, values):  # type: ignore[no-untyped-def]
         flat, block_size, pairs = codes.reshape(-1), codes.shape[1] * ROWS, codes.shape[1] // 2
         inverse, sums = 1.0 / q, np.empty(ROWS, np.int64)
@@ -80,7 +80,7 @@ def _vector_polynomial(limbs: int) -> Any:
     return scan
 
 
-@_compiled
+@compiled
 def _plain_table(codes, tables, starts, q, values):  # type: ignore[no-untyped-def]
     for block in range(len(codes)):
         out = values[block * ROWS : (block + 1) * ROWS]
@@ -92,7 +92,7 @@ def _plain_table(codes, tables, starts, q, values):  # type: ignore[no-untyped-d
                 out[row] = total + ((total >> 63) & q)
 
 
-@_compiled
+@compiled
 def _plain_polynomial(codes, ones, twos, width, constant, q, values):  # type: ignore[no-untyped-def]
     """Add up limbs of c_1 y + c_2 y², one a row of `ones` and `twos`, each worth 2^width of the one before."""
     inverse, limbs, scale = 1.0 / q, len(ones), np.int64(1) << width
@@ -117,7 +117,7 @@ def _plain_polynomial(codes, ones, twos, width, constant, q, values):  # type: i
             out[row] = total + ((total >> 63) & q)
 
 
-@_compiled
+@compiled
 def _xor(records, length, chosen, total):  # type: ignore[no-untyped-def]
     """Xor the chosen records into total, 64 bytes at a time; the last 64 of a record are taken apart."""
     strips = length // 64
@@ -169,7 +169,9 @@ def polynomial(codes: NDArray[Any], one: Vector, two: Vector, constant: int, q: 
     most = int(np.iinfo(codes.dtype).max)
     width = min(31, 62 - (len(one) * (most * most + most)).bit_length())  # so that limbs' products add up
     limbs = -(-(q - 1).bit_length() // width)
-    ones, twos = (np.array([(c >> width * i) & ((1 << width) - 1) for i in range(limbs)], dtype=np.uint32) for c in (one, two))
+    ones, twos = (
+        np.array([(c >> width * i) & ((1 << width) - 1) for i in range(limbs)], dtype=np.uint32) for c in (one, two)
+    )
     return lambda codes, values: _plain_polynomial(codes, ones, twos, width, constant, q, values)
 
 
