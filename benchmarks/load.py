@@ -57,7 +57,7 @@ def serve(folder: Path, number: int, port: int, scheme_name: str = OPENED) -> No
     deployment = Deployment.of(database.schema, scheme=scheme_name, record=database.record)
     terms = make_terms(database, deployment, issuer=read_public(folder / PUBLIC))
     ledger = Ledger(folder / f"ledger-{number}", number, new=True)
-    server = Server(number, database, deployment, terms, key=read_common(folder / COMMON), ledger=ledger)
+    server = Server(number, database, deployment, terms, key=read_common(folder / COMMON), ledger=ledger, least=1 << 16)
     app, scheme, rows = make_app(server), deployment.scheme, deployment.rows(database.codes)
 
     def nearest(body: bytes) -> bytes:

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterveil import make_scheme
+from counterveil import make_scheme, words
 from counterveil.errors import OversizedField, WrongType
 from counterveil.randomness import Common, Fresh, frame, uniform
 from counterveil.spir import Polynomials, Subsets
-from counterveil.words import below, order_of
+from counterveil.words import below, order_of, packed
 
 KEY = bytes(range(32))
 SITUATION: dict[str, Any] = {"digest": b"D" * 32, "ticket": b"claims", "servers": (1, 2)}
@@ -279,10 +279,28 @@ def test_keys_are_sorted_as_a_stable_sort_does(count: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("q", [1, 2, 5, 64, 65, 2**26 + 15, 2**61 - 1, 2**62])
-def test_words_below_a_bound_are_the_same_both_ways(q: int) -> None:
-    words, mask = np.random.default_rng(q).integers(0, 2**64, 10_000, dtype=np.uint64), (1 << (q - 1).bit_length()) - 1
-    expected = [int(word) & mask for word in words if int(word) & mask < q]
-    assert below(words, mask, q).tolist() == below(words, mask, q, of=1 << 20).tolist() == expected
+def test_words_below_a_bound_are_the_same_both_ways(q: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, mask = np.random.default_rng(q).integers(0, 2**64, 10_000, dtype=np.uint64), (1 << (q - 1).bit_length()) - 1
+    expected = [int(word) & mask for word in drawn if int(word) & mask < q]
+    ways = [below(drawn, mask, q, of=1 << 20).tolist()]
+    monkeypatch.setattr(words, "where_it_pays", lambda *_: None)
+    assert below(drawn, mask, q).tolist() == ways[0] == expected
+
+
+@pytest.mark.parametrize("bits", [1, 2, 7, 8, 9, 26, 31, 32, 33, 61, 62])
+def test_words_are_packed_the_same_both_ways(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(bits).integers(0, 1 << bits, 70_001)
+    values[:3] = 0, (1 << bits) - 1, (1 << bits) - 1
+    for count in (0, 1, 2, 63, 64, 65, 70_001):
+        expected = sum(int(v) << bits * (i % 512) for i, v in enumerate(values[:512][:count]))
+        ways = [packed(values[:count], bits)]
+        with monkeypatch.context() as patched:
+            patched.setattr(words, "where_it_pays", lambda *_: None)
+            ways.append(packed(values[:count], bits))
+        assert ways[0] == ways[1]
+        assert len(ways[0]) == -(-count * bits // 8)
+        start = min(count, 512) * bits // 8
+        assert ways[0][:start] == expected.to_bytes(512 * bits, "little")[:start]
 
 
 def test_recorded_vectors() -> None:

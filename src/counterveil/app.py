@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import sys
 import time
 from collections import Counter
@@ -211,6 +212,7 @@ def make_app(
     }
 
     slots, under_way = anyio.Semaphore(_STREAMS), Counter[bytes]()
+    cores = anyio.CapacityLimiter(os.cpu_count() or 1)  # more answers computed at a time only get in each other's way
 
     async def answered(request: Request, ask: Callable[[bytes], Reply]) -> Response:
         try:
@@ -232,7 +234,7 @@ def make_app(
             try:
                 if under_way[which] > _SAME:
                     raise Refused("busy", "this very request is being answered; come back")
-                reply, first = await run_in_threadpool(_begun, ask, body)
+                reply, first = await anyio.to_thread.run_sync(_begun, ask, body, limiter=cores)
                 kept = len(first) < reply.length
             finally:
                 if not kept:

@@ -34,6 +34,7 @@ from .tickets import mint, verify
 from .wire import MOST_RECORDS
 
 _PATH = click.Path(path_type=Path)
+_LONG_LIVED = 1 << 16  # bytes of codes from which a server that stays is worth compiling for
 _MOST_MEASURED = 20_000  # rows whose leakage is worth the seconds before a server starts
 
 
@@ -364,7 +365,7 @@ def serve(
     key = read_common(common_key)
     checks.integer("server", server, 1, deployment.scheme.servers)
     book = Ledger(ledger, server, new=new_ledger)
-    running = Server(server, database, deployment, terms, key=key, ledger=book, threads=threads)
+    running = Server(server, database, deployment, terms, key=key, ledger=book, threads=threads, least=_LONG_LIVED)
     operator = None
     if operator_token:
         bits = _bits(database, deployment)

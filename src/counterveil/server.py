@@ -85,16 +85,18 @@ class Server:
         key: bytes,
         ledger: Ledger,
         threads: int = 1,
+        least: int = engine.WORTHWHILE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not 1 <= number <= deployment.scheme.servers:
             raise OutOfRange("server", got=number, expected=f"[1:{deployment.scheme.servers}]")
         self.number, self.ledger, self.terms = number, ledger, terms
         self._scheme, self._key, self._clock = deployment.scheme, key, clock
-        self._rows, self._records = engine.opened(deployment.rows(database.codes), threads=threads), database.served
+        self._rows = engine.opened(deployment.rows(database.codes), threads=threads, least=least)
+        self._records = database.served
         if isinstance(self._rows, engine.Blocks):  # compile now, and not in the first question
             nothing = np.zeros(self._scheme.form.symbols, dtype=np.int64)
-            self._scheme.form.evaluate(self._scheme.field, self._rows, nothing)
+            wire.pack(self._scheme.field, self._scheme.form.evaluate(self._scheme.field, self._rows, nothing)[:1])
         self._says = deployment.says(len(self._rows))
         self._digest = terms.digest()
         standing = self._scheme.common(key, self._digest, None)

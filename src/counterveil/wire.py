@@ -21,6 +21,7 @@ from .errors import Malformed
 from .field import Residues
 from .records import RecordKind
 from .reveals import Symbols
+from .words import packed
 
 VERSION = 1
 MEDIA_TYPE = "application/octet-stream"
@@ -213,14 +214,7 @@ def decode_refusal(data: bytes) -> Refusal:
 
 def pack(field: Residues, values: Symbols) -> bytes:
     """Return a vector at ⌈log2 q⌉ bits a symbol: each symbol's bits, and each byte's, from the least significant up."""
-    if values.dtype == np.uint8 and field.bits == 8:
-        return values.tobytes()
-    blocks = []
-    for start in range(0, values.size, _BLOCK):
-        block = np.ascontiguousarray(values[start : start + _BLOCK], dtype="<u8").view(np.uint8).reshape(-1, 8)
-        bits = np.unpackbits(block, axis=1, count=field.bits, bitorder="little")
-        blocks.append(np.packbits(bits.reshape(-1), bitorder="little").tobytes())
-    return b"".join(blocks)
+    return values.tobytes() if values.dtype == np.uint8 and field.bits == 8 else packed(values, field.bits)
 
 
 def unpack(what: str, field: Residues, data: bytes, count: int) -> Vector:

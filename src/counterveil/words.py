@@ -1,31 +1,20 @@
-"""Very many random 64-bit words at a time: those below a bound, and their order.
+"""Very many 64-bit words at a time: random ones below a bound, their order, and any of them packed.
 
 In machine code where numba is and it pays; by NumPy elsewhere, with the same results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Order, Vector
-from .machine_code import compiled
+from .machine_code import where_it_pays
 
-_WORTHWHILE = 1 << 16  # words: with fewer NumPy is done before numba has been imported
+_WORTHWHILE = 1 << 16  # words
+_BLOCK = 1 << 16  # of words that NumPy packs at a time: a whole number of bytes, whatever their bits
 
 Words = NDArray[np.uint64]
-
-
-@cache
-def _code(function: Callable[..., Any]) -> Any:
-    try:
-        return compiled(function)
-    except ImportError:
-        return None
 
 
 def below(words: Words, mask: int, q: int, of: int = 0) -> Vector:
@@ -34,7 +23,7 @@ def below(words: Words, mask: int, q: int, of: int = 0) -> Vector:
     >>> below(np.array([7, 1, 13, 4], dtype=np.uint64), 7, 5)
     array([1, 4])
     """
-    scan = _code(_below) if of >= _WORTHWHILE else None
+    scan = where_it_pays(_below, of, _WORTHWHILE)
     if scan is None:
         masked = (words & np.uint64(mask)).astype(np.int64)
         return masked[masked < q]
@@ -57,7 +46,7 @@ def order_of(keys: Words) -> Order:
     >>> order_of(np.array([[0, 7], [2, 3], [0, 9], [1, 3]], dtype=np.uint64))
     array([3, 1, 0, 2])
     """
-    scan = _code(_by_buckets) if len(keys) >= _WORTHWHILE else None
+    scan = where_it_pays(_by_buckets, len(keys), _WORTHWHILE)
     if scan is None:
         return np.lexsort((keys[:, 0], keys[:, 1]))
     words, order = np.empty(len(keys), dtype=np.uint64), np.empty(len(keys), dtype=np.int64)
@@ -114,3 +103,34 @@ def _by_buckets(keys, words, order):  # type: ignore[no-untyped-def]
         found = order[starts[bucket] : starts[bucket + 1]]
         for i in range(own.size):
             found[i] = np.int64(sorted_[i] & place)
+
+
+def packed(values: NDArray[np.integer], bits: int) -> bytes:
+    """Return words of so many bits, one after the other; bits of words and of bytes from the least significant up.
+
+    >>> packed(np.array([1, 2, 3]), 3).hex()
+    'd100'
+    """
+    scan = where_it_pays(_pack, values.size, _WORTHWHILE)
+    if scan is not None:
+        whole = np.empty(-(-values.size * bits // 64) + 1, dtype="<u8")
+        scan(np.ascontiguousarray(values, dtype=np.uint64), bits, whole)
+        return whole.tobytes()[: -(-values.size * bits // 8)]
+    blocks = []
+    for start in range(0, values.size, _BLOCK):
+        block = np.ascontiguousarray(values[start : start + _BLOCK], dtype="<u8").view(np.uint8).reshape(-1, 8)
+        each = np.unpackbits(block, axis=1, count=bits, bitorder="little")
+        blocks.append(np.packbits(each.reshape(-1), bitorder="little").tobytes())
+    return b"".join(blocks)
+
+
+def _pack(values, bits, whole):  # type: ignore[no-untyped-def]
+    held, filled, at = np.uint64(0), 0, 0
+    for value in values:
+        held |= value << np.uint64(filled)
+        filled += bits
+        if filled >= 64:
+            whole[at] = held
+            at, filled = at + 1, filled - 64
+            held = value >> np.uint64(bits - filled) if filled else np.uint64(0)
+    whole[at] = held

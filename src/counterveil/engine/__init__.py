@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from ..arrays import Bytes, Codes, Vector
 from ..field import Residues
+from ..machine_code import pays
 from . import plain
 from .blocks import Blocks
 from .plain import combine
 
-_WORTHWHILE = 1 << 20  # bytes: with fewer the plain way is over before numba has been imported
+WORTHWHILE = 1 << 20  # bytes of codes: with fewer the plain way is over before kernels are compiled
 _FEW = 64  # levels that one instruction looks up
 _AT_ONCE = 64  # questions whose scans are begun: those that wait are done together
 
@@ -37,7 +38,7 @@ def _kernels() -> Any:
         return None
 
 
-def opened(codes: Codes, *, threads: int = 1, least: int = _WORTHWHILE) -> Rows:
+def opened(codes: Codes, *, threads: int = 1, least: int = WORTHWHILE) -> Rows:
     """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
     narrow = codes.dtype in (np.uint8, np.uint16)
     return Blocks(codes, threads) if narrow and codes.nbytes >= least and _kernels() else codes
@@ -84,9 +85,10 @@ def table(field: Residues, rows: Rows, entries: Vector, sizes: NDArray[np.int64]
     return plain.table(field, rows, np.split(entries, np.cumsum(sizes)[:-1]))
 
 
-def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = 8 * _WORTHWHILE) -> Bytes:
+def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = 8 * WORTHWHILE) -> Bytes:
     """Return the xor of the chosen records, one per row of an (M, length) array."""
-    if records.size < least or records.shape[1] < 64 or not records.flags.c_contiguous or not _kernels():
+    many = pays(records.size, least) and records.shape[1] >= 64 and records.flags.c_contiguous
+    if not many or not _kernels():
         return plain.xor(records, chosen)
     total: Bytes = _kernels().xor(records, chosen)
     return total
