@@ -1,61 +1,141 @@
-"""How much memory ten million rows take: `python benchmarks/memory.py`. Codes from a mapped file, answered in blocks.
+"""A server of ten million rows: `python benchmarks/memory.py [ROWS]`. How soon it is ready, what it holds, how it answers.
 
-Prints what the process holds beyond what Python, NumPy and numba hold without any rows, as a multiple of the codes.
+Writes a bundle of 32 features, starts `counterveil serve` on it, asks it a question and a record, and reads what the
+system says of the process. Signatures are random bytes, which no server looks at: to sign them would take ten minutes.
 """
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+import httpx2
 import numpy as np
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
-from counterveil import Question, engine, make_scheme
+from counterveil import Database, Numeric, Preferences, Schema, wire
+from counterveil.agreement import deployment_of
+from counterveil.database import Counts
+from counterveil.keys import COMMON, PUBLIC, read_public, write_keys
 from counterveil.randomness import Fresh
+from counterveil.records import layout
+from counterveil.spir import make_spir
+from counterveil.tickets import mint
 
-ROWS, FEATURES = 10_000_000, 32
-
-
-def resident() -> int:
-    """Return the bytes of memory that this process holds, mapped files included."""
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * 4096
+FEATURES, LEVELS = 32, 16
+MIB = 1 << 20
 
 
-def main() -> None:
-    """Write codes, open them, answer a question, and say what that took."""
-    console = Console()
-    scheme = make_scheme("table/distances", levels=15, d=FEATURES, cap=2250)
-    query = scheme.query(Question(np.zeros(FEATURES, dtype=np.int64)), Fresh())[0]
-    small = engine.opened(np.zeros((1000, FEATURES), dtype=np.uint8), least=0)
-    scheme.form.evaluate(scheme.field, small, query)
-    before = resident()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "codes"
-        generator = np.random.default_rng(1)
-        with path.open("wb") as file:
-            for _ in range(100):
-                file.write(generator.integers(0, 16, (ROWS // 100, FEATURES), dtype=np.uint8).tobytes())
+def write_bundle(folder: Path, rows: int) -> None:
+    """Write keys and a bundle of random rows, as signed ones are laid out."""
+    write_keys(folder)
+    schema = Schema(features=tuple(Numeric(name=f"x{j}", low=0, high=LEVELS - 1, step=1) for j in range(FEATURES)))
+    generator = np.random.default_rng(1)
+    codes = generator.integers(0, LEVELS, (rows, FEATURES), dtype=np.uint8)
+    width = layout(schema, "cell").itemsize
+    served = np.empty((rows, width + 64), dtype=np.uint8)
+    served[:, :width] = codes.astype("<u2").view(np.uint8)
+    served[:, width:] = generator.integers(0, 256, (rows, 64), dtype=np.uint8)
+    Database(
+        schema=schema,
+        record="cell",
+        min_cell=1,
+        counts=Counts(rows, rows, 0, 0, rows),
+        codes=codes,
+        served=served,
+        signer=read_public(folder / PUBLIC),
+        blind=bytes(32),
+    ).save(folder / "bundle")
+
+
+def held(process: int) -> dict[str, int]:
+    """Return the bytes that a process holds: of its own, of files that are mapped, and the most it ever held."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    names = {"its own": "RssAnon", "of mapped files": "RssFile", "at most, in all": "VmHWM"}
+    return {title: 1024 * int(status[name].split()[0]) for title, name in names.items()}
+
+
+def start(folder: Path, bundle: str) -> tuple[subprocess.Popen[bytes], str, float]:
+    """Start a server; return it, its address, and the seconds until it was ready."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-c", "from counterveil.cli import main; main()", "serve", str(folder / bundle)]
+    command += ["--server", "1", "--common-key", str(folder / COMMON), "--open", "--scheme", "table/differences"]
+    command += ["--ledger", str(folder / f"{bundle}-ledger"), "--new-ledger", "--port", str(port)]
+    began = time.perf_counter()
+    process = subprocess.Popen([*command, "--log-level", "error"])  # noqa: S603
+    url = f"http://127.0.0.1:{port}"
+    while True:
+        try:
+            httpx2.get(f"{url}/readyz").raise_for_status()
+            return process, url, time.perf_counter() - began
+        except httpx2.HTTPError:
+            if process.poll() is not None:
+                raise SystemExit("the server did not start") from None
+            time.sleep(0.02)
+
+
+def ask(url: str) -> tuple[float, float]:
+    """Ask one server a question and a record; return the seconds of both."""
+    http = httpx2.Client(base_url=url, timeout=120)
+    manifest = wire.decode_manifest(http.get("/v1/manifest").content)
+    deployment, rows = deployment_of(manifest.terms), manifest.terms.rows
+    digest = bytes.fromhex(manifest.digest)
+    ticket = mint(digest, [1, 2], expires=int(time.time()) + 300).encode()
+    person = deployment.schema.codes({f"x{j}": j % LEVELS for j in range(FEATURES)})
+    question, _ = deployment.question(person, Preferences())
+    share = wire.pack(deployment.scheme.field, deployment.scheme.query(question, Fresh())[0])
+    spir = make_spir(servers=2, collusion=1, length=deployment.record_bytes)
+    selection = spir.query(rows, 0, Fresh())[0].tobytes()
+    seconds = []
+    for kind, path, request, body in (("query", "answer", 0, share), ("record-query", "record", 1, selection)):
+        message = wire.encode(wire.Message(1, kind, 1, ticket, request, (1, 2), body))
         began = time.perf_counter()
-        codes = np.memmap(path, dtype=np.uint8, mode="r").reshape(ROWS, FEATURES)
-        laid = engine.opened(codes)
-        ready = time.perf_counter() - began
-        held = resident() - before
-        times = []
-        for _ in range(4):
-            began = time.perf_counter()
-            values = scheme.form.evaluate(scheme.field, laid, query)
-            times.append(time.perf_counter() - began)
-        costs = scheme.form.costs(codes[:1000], Question(np.zeros(FEATURES, dtype=np.int64)))
-        if values.size != ROWS or costs.size != 1000:
-            raise SystemExit("wrong number of values")
-    size = ROWS * FEATURES
-    console.print(f"{ROWS:,} rows of {FEATURES} codes, {size / 2**20:,.0f} MiB: ready in {ready:.1f} s.")
-    console.print(f"Memory held for them: {held / 2**20:,.0f} MiB, {held / size:.2f} times the codes.")
-    console.print(f"One question's scan: {1000 * min(times):.0f} ms.")
+        http.post(f"/v1/{path}", content=message).raise_for_status()
+        seconds.append(time.perf_counter() - began)
+    return seconds[0], seconds[1]
+
+
+def main(rows: int) -> None:
+    """Serve a bundle of few rows and one of many, and print what the many take."""
+    console, size = Console(), rows * FEATURES
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        table = Table(box=box.SIMPLE_HEAD)
+        for heading in ("", "ready", "its own", "of mapped files", "at most, in all", "a question", "a record"):
+            table.add_column(heading, justify="right" if heading else "left")
+        own = []
+        for title, count in (("2,048 rows", 2048), (f"{rows:,} rows", rows)):
+            (folder / str(count)).mkdir()
+            with console.status(f"writing {title}"):
+                write_bundle(folder / str(count), count)
+            process, url, ready = start(folder / str(count), "bundle")
+            try:
+                before = held(process.pid)
+                question, record = ask(url)
+                after = held(process.pid)
+            finally:
+                process.terminate()
+                process.wait()
+            own.append((before["its own"], after["at most, in all"] - before["its own"] - before["of mapped files"]))
+            memory = [f"{before[part] / MIB:,.0f} MiB" for part in ("its own", "of mapped files")]
+            memory += [f"{after['at most, in all'] / MIB:,.0f} MiB"]
+            table.add_row(title, f"{ready:.1f} s", *memory, f"{1000 * question:,.0f} ms", f"{1000 * record:,.0f} ms")
+    console.print(
+        f"{rows:,} rows of {FEATURES} codes: {size / MIB:,.0f} MiB of codes, {128 * rows / MIB:,.0f} of records"
+    )
+    console.print(table)
+    more, question = own[1][0] - own[0][0], own[1][1] - own[0][1]
+    console.print(f"Memory of its own for the rows: {more / MIB:,.0f} MiB, {more / size:.2f} times the codes.")
+    console.print(f"While it answers: {question / MIB:,.0f} MiB more, {question / rows:.0f} bytes a row.")
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000)

@@ -35,8 +35,8 @@ def split_sum(ring: Residues, secret: Vector, randomness: Randomness) -> Vector:
     return np.stack([noise, ring.sub(secret, noise)])
 
 
-def zero_share(field: Arithmetic, alpha: int, coefficients: Vector) -> Vector:
-    """Return sum_t alpha^t * coefficients[t-1], a polynomial that vanishes at 0, for a (T, length) array; Horner."""
+def zero_share(field: Arithmetic, alpha: int, coefficients: Sequence[Vector]) -> Vector:
+    """Return sum_t alpha^t * coefficients[t-1], a polynomial that vanishes at 0, of T vectors; Horner."""
     total = field.mul(coefficients[-1], alpha % field.q)
     for coefficient in coefficients[-2::-1]:
         total = field.mul(field.add(total, coefficient), alpha % field.q)

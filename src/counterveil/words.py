@@ -114,8 +114,8 @@ def packed(values: NDArray[np.integer], bits: int) -> bytes:
     scan = where_it_pays(_pack, values.size, _WORTHWHILE)
     if scan is not None:
         whole = np.empty(-(-values.size * bits // 64) + 1, dtype="<u8")
-        scan(np.ascontiguousarray(values, dtype=np.uint64), bits, whole)
-        return whole.tobytes()[: -(-values.size * bits // 8)]
+        scan(np.ascontiguousarray(values, dtype=np.int64), bits, whole)
+        return bytes(whole.view(np.uint8)[: -(-values.size * bits // 8)])
     blocks = []
     for start in range(0, values.size, _BLOCK):
         block = np.ascontiguousarray(values[start : start + _BLOCK], dtype="<u8").view(np.uint8).reshape(-1, 8)
@@ -127,10 +127,10 @@ def packed(values: NDArray[np.integer], bits: int) -> bytes:
 def _pack(values, bits, whole):  # type: ignore[no-untyped-def]
     held, filled, at = np.uint64(0), 0, 0
     for value in values:
-        held |= value << np.uint64(filled)
+        held |= np.uint64(value) << np.uint64(filled)
         filled += bits
         if filled >= 64:
             whole[at] = held
             at, filled = at + 1, filled - 64
-            held = value >> np.uint64(bits - filled) if filled else np.uint64(0)
+            held = np.uint64(value) >> np.uint64(bits - filled) if filled else np.uint64(0)
     whole[at] = held

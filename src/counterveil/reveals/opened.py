@@ -23,6 +23,8 @@ from ..randomness import CommonRandomness, Randomness, Streams
 from ..sharing import honest, reconstruct, split, zero_share
 from .reveal import Outcome, Reveal, Setting, Symbols
 
+_PART = 1 << 16  # symbols that are padded at a time
+
 
 @dataclass(frozen=True, kw_only=True)
 class Opened(Reveal):
@@ -82,12 +84,15 @@ class Opened(Reveal):
 
     def apply(self, field: Residues, values: Vector, common: CommonRandomness) -> Vector:
         """Put the values in the ticket's order, mask them, and map them; the same at every server (rule 3)."""
+        return self.linear(field, self._in_order(field, values, common))
+
+    def _in_order(self, field: Residues, values: Vector, common: CommonRandomness) -> Vector:
         if self.shuffle:
             values = values[common.order(len(values))]
         if self.masked:
             mu = common.elements("mask", self.expansion * self.d_min, len(values))
             values = field.add(field.mul(values, self.expansion % field.q), mu % field.q)
-        return self.linear(field, values)
+        return values
 
     def relative(self, field: Residues, revealed: Vector) -> Vector:
         """Return the (masked) costs that the applicant can tell, up to one common shift.
@@ -113,8 +118,13 @@ class Opened(Reveal):
         field, length = cast(Field, setting.field), self.length(len(rows))
         values = engine.started(rows, lambda: setting.form.evaluate(field, rows, query))
         pads = [common.elements("pad", field.q, length, coefficient=t) for t in range(1, setting.degree + 1)]
-        pad = zero_share(field, setting.alphas[server - 1], np.stack(pads))  # while the scan runs
-        yield field.add(self.apply(field, values(), common), pad)
+        answer = self._in_order(field, values(), common)  # pads were drawn while the scan ran
+        for start in range(0, length, _PART):  # in place: what is made on the way stays in the cache
+            end = min(start + _PART, length)
+            pad = zero_share(field, setting.alphas[server - 1], [part[start:end] for part in pads])
+            shown = self.linear(field, answer[start : end + self.differences])
+            answer[start:end] = field.add(shown, pad)
+        yield answer[:length]
 
     def reader(self, setting: Setting, question: Question, queries: Vector, count: int, record: int) -> _Reader:
         """Return what puts whole answers together, after taking out what the applicant knows."""
