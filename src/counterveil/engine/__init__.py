@@ -23,7 +23,6 @@ from .blocks import Blocks
 from .plain import combine
 
 WORTHWHILE = 1 << 20  # bytes of codes: with fewer the plain way is over before kernels are compiled
-_FEW = 64  # levels that one instruction looks up
 _AT_ONCE = 64  # questions whose scans are begun: those that wait are done together
 
 Rows = Codes | Blocks
@@ -67,8 +66,7 @@ def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], larg
     if not isinstance(rows, Blocks) or (wide and len(coefficients) > 2):
         values = plain.polynomial(field, rows.codes if isinstance(rows, Blocks) else rows, coefficients, largest)
         return field.add(values, constant) if constant else values
-    few = largest < _FEW and (field.bits <= 24 or not _kernels().fits(rows.data, field.q))
-    if len(coefficients) <= 2 and not few:
+    if len(coefficients) <= 2 and not _kernels().wants_table(rows.data, largest, field.q):
         one, two = [*coefficients, np.zeros_like(coefficients[0])][:2]
         return rows.scanned(_kernels().polynomial(rows.data, one, two, constant, field.q))
     levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)

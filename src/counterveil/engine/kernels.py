@@ -17,7 +17,7 @@ from ..machine_code import compiled
 from . import vectors
 from .blocks import ROWS, Scan
 
-ROOM = 1 << 62  # what sums must stay below
+_ROOM = 1 << 63  # what sums must stay below
 _LARGEST = 1 << 37  # q of three limbs of 13 bits
 _TILE = 8  # blocks that are gone through a few features at a time, where the tables of all are too many
 _NEAR = 24 << 10  # bytes of tables that stay at hand: most of the first cache
@@ -43,20 +43,33 @@ def _settle(sums, more, first, q, inverse, values):  # type: ignore[no-untyped-d
         values[row] = _rest(total, np.float64(total) * inverse, q)
 
 
+@_inlined
+def _settle_wrapped(sums, first, q, inverse, values):  # type: ignore[no-untyped-def]
+    """Do the same for sums that have wrapped at 2^64, but whose upper part, worth 2^32, is there too; q beyond 2^48."""
+    for row in range(ROWS):
+        before = np.int64(0) if first else values[row]
+        quotient = (np.float64(sums[ROWS + row]) * (1 << 32) + np.float64(before)) * inverse
+        values[row] = _rest(sums[row] + before, quotient, q)
+
+
 @cache
 def _vector_table(size: int, planes: int) -> Any:
-    step = vectors.table_step(size, planes)
+    step, wraps = vectors.table_step(size, planes), planes >= vectors.WRAPPING
 
     @njit(nogil=True)
     def scan(codes, tables, ends, q, values):  # type: ignore[no-untyped-def]
         flat, blocks, block_size = codes.reshape(-1), len(codes), codes.shape[1] * ROWS
-        inverse, sums = 1.0 / q, np.empty(ROWS, np.int64)
+        inverse, sums = 1.0 / q, np.empty(2 * ROWS, np.int64)
         for tile in range(0, blocks, _TILE):
             first = 0
             for end in ends:
                 for block in range(tile, min(blocks, tile + _TILE)):
                     step(flat, block * block_size, block_size, first, end, tables, sums)
-                    _settle(sums, 0, first == 0, q, inverse, values[block * ROWS : (block + 1) * ROWS])
+                    out = values[block * ROWS : (block + 1) * ROWS]
+                    if wraps:
+                        _settle_wrapped(sums, first == 0, q, inverse, out)
+                    else:
+                        _settle(sums, 0, first == 0, q, inverse, out)
                 first = end
 
     return scan
@@ -81,15 +94,17 @@ def _vector_polynomial(limbs: int) -> Any:
 
 
 @compiled
-def _plain_table(codes, tables, starts, q, values):  # type: ignore[no-untyped-def]
+def _plain_table(codes, tables, starts, often, q, values):  # type: ignore[no-untyped-def]
     for block in range(len(codes)):
         out = values[block * ROWS : (block + 1) * ROWS]
         out[:] = 0
-        for j in range(len(starts)):
-            entries, levels = tables[starts[j] :], codes[block, j]
+        for first in range(0, len(starts), often):
+            for j in range(first, min(first + often, len(starts))):
+                entries, levels = tables[starts[j] :], codes[block, j]
+                for row in range(ROWS):
+                    out[row] += np.int64(entries[levels[row]])
             for row in range(ROWS):
-                total = out[row] + entries[levels[row]] - q
-                out[row] = total + ((total >> 63) & q)
+                out[row] = _rest(out[row], np.float64(out[row]) / q, q)
 
 
 @compiled
@@ -144,9 +159,10 @@ def xor(records: Bytes, chosen: NDArray[np.bool_]) -> Bytes:
 def table(codes: NDArray[Any], entries: Vector, sizes: NDArray[np.int64], q: int) -> Scan:
     """Return the scan that finds sum_j of entries[j][y_j] mod q, the entries of all features one after the other."""
     d, most = len(sizes), int(sizes.max())
-    if not vectors.AVAILABLE or codes.dtype != np.uint8 or d * q >= ROOM:
-        starts = np.cumsum(sizes) - sizes
-        return lambda codes, values: _plain_table(codes, entries, starts, q, values)
+    if not _vectorised(codes):
+        often = _ROOM // q - 1  # entries that are added to a value at a time
+        starts, tables = np.cumsum(sizes) - sizes, entries.astype(np.uint32) if q <= 1 << 32 else entries
+        return lambda codes, values: _plain_table(codes, tables, starts, often, q, values)
     size = 64 if most <= 64 else 128 if most <= 128 else 256
     planes = -(-(q - 1).bit_length() // 8)
     whole = np.zeros((d, size), dtype="<i8")
@@ -157,14 +173,24 @@ def table(codes: NDArray[Any], entries: Vector, sizes: NDArray[np.int64], q: int
     return lambda codes, values: scan(codes, apart, ends, q, values)
 
 
-def fits(codes: NDArray[Any], q: int) -> bool:
-    """Tell whether vectors add up polynomials of these codes mod q: products with squares then fit 64 bits."""
-    return vectors.AVAILABLE and codes.dtype == np.uint8 and q <= _LARGEST and codes.shape[1] * q < ROOM >> 15
+def _fits(codes: NDArray[Any], q: int) -> bool:
+    """Tell whether products with squares add up in 64 bits."""
+    return q <= _LARGEST and codes.shape[1] * q < _ROOM >> 16
+
+
+def wants_table(codes: NDArray[Any], largest: int, q: int) -> bool:
+    """Tell whether a polynomial of these codes, up to the largest, is faster as a table."""
+    small = largest < 64 and q <= 1 << 24  # one instruction looks up so many levels, three bytes of each
+    return _vectorised(codes) and (small or not _fits(codes, q))
+
+
+def _vectorised(codes: NDArray[Any]) -> bool:
+    return vectors.AVAILABLE and codes.dtype == np.uint8
 
 
 def polynomial(codes: NDArray[Any], one: Vector, two: Vector, constant: int, q: int) -> Scan:
     """Return the scan that finds constant + sum_j one[j] y_j + two[j] y_j² mod q."""
-    if fits(codes, q):
+    if _vectorised(codes) and _fits(codes, q):
         return _by_dot_products(codes.shape[1], one, two, constant, q)
     most = int(np.iinfo(codes.dtype).max)
     width = min(31, 62 - (len(one) * (most * most + most)).bit_length())  # so that limbs' products add up

@@ -23,6 +23,7 @@ _NEEDED = ("avx512bw", "avx512vbmi", "avx512vnni")
 AVAILABLE = all(llvmlite.binding.get_host_cpu_features().get(name) for name in _NEEDED)
 MIDDLE = 8192  # of the squares of [-128:127]
 SUMMED = 256  # features whose bytes add up below 2^16
+WRAPPING = 7  # bytes of an entry from which on sums of so many may not fit 64 bits
 
 _GROUPS = range(0, ROWS, 64)  # where groups of rows begin, as many as a register has bytes
 _I8, _I32, _I64 = (ir.IntType(n) for n in (8, 32, 64))
@@ -98,7 +99,7 @@ def table_step(size: int, planes: int) -> Any:
     """Return the intrinsic that adds up features first..last-1 of one block, `planes` bytes an entry, a sum a row.
 
     Its arguments: the codes, where the block begins, how far ahead to fetch, the features, tables (feature, byte,
-    level), and where the sums go.
+    level), and where the sums go; behind them the sums of bytes from the fifth on, where they may wrap.
     """
 
     @intrinsic
@@ -142,14 +143,16 @@ def table_step(size: int, planes: int) -> Any:
 
             sums = k.summed(first_, last_, _all(0, 32, 16), 4 * planes, add)
             for g in (0, 1):
-                total = _all(0, 64, 64)
+                parts = [_all(0, 64, 64)] * 2  # the first four bytes, and those from the fifth on
                 for p in range(planes):
                     both, upper = sums[4 * p + 2 * g], sums[4 * p + 2 * g + 1]
                     lower = builder.sub(both, builder.shl(upper, _all(8, 32, 16)))
                     in_order = builder.shuffle_vector(lower, upper, _index([x for r in range(32) for x in (r, 32 + r)]))
                     widened = builder.zext(in_order, _vector(64, 64))
-                    total = builder.add(total, builder.shl(widened, _all(8 * p, 64, 64)))
-                k.store(totals, 64 * g, total)
+                    parts[p // 4] = builder.add(parts[p // 4], builder.shl(widened, _all(8 * (p % 4), 64, 64)))
+                k.store(totals, 64 * g, builder.add(parts[0], builder.shl(parts[1], _all(32, 64, 64))))
+                if planes >= WRAPPING:
+                    k.store(totals, ROWS + 64 * g, parts[1])
             return context.get_dummy_value()
 
         return signature, generate
