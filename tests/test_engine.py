@@ -107,9 +107,9 @@ def test_blocks_with_very_many_features(bits: int, d: int) -> None:
 
 @pytest.mark.parametrize("vectors", [True, False])
 def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from counterveil.engine import vectors as used
+    from counterveil.engine import scans
 
-    monkeypatch.setattr(used, "AVAILABLE", vectors and used.AVAILABLE)
+    monkeypatch.setattr(scans, "VECTORS", vectors and scans.VECTORS)
     rng, field = np.random.default_rng(1), Field(10_007)
     codes = rng.integers(0, 200, (1000, 9)).astype(np.uint8)
     tables, coefficients = [rng.integers(0, field.q, 256) for _ in range(9)], [rng.integers(0, field.q, 9)] * 2
@@ -117,6 +117,17 @@ def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: py
     assert np.array_equal(table(field, laid, tables), table(field, codes, tables))
     expected = engine.polynomial(field, codes, coefficients, 199)
     assert np.array_equal(engine.polynomial(field, laid, coefficients, 199), expected)
+
+
+def test_codes_take_no_more_bytes_than_they_need() -> None:
+    """A feature that could have many levels, and has few in these rows: bytes, and tables cut to what they reach."""
+    rng, field = np.random.default_rng(6), Field(10_007)
+    codes, tables = rng.integers(0, 256, (300, 5)).astype(np.uint16), [rng.integers(0, field.q, 1000) for _ in range(5)]
+    assert blocks(codes).data.dtype == np.uint8
+    assert np.array_equal(table(field, blocks(codes), tables), table(field, codes, tables))
+    coefficients = [rng.integers(0, field.q, 5)] * 2
+    expected = engine.polynomial(field, codes, coefficients, 999)
+    assert np.array_equal(engine.polynomial(field, blocks(codes), coefficients, 999), expected)
 
 
 def test_scans_asked_for_meanwhile_are_done_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +162,7 @@ def test_only_what_pays_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not isinstance(engine.opened(np.zeros((100, 3), dtype=np.uint8)), Blocks)
     assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint32)), Blocks)
     assert isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint8)), Blocks)
-    monkeypatch.setattr(engine, "_kernels", lambda: None)  # no numba
+    monkeypatch.setattr(engine, "_plans", lambda: None)  # no numba
     assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint8)), Blocks)
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ def _needed(name: str, extra: str) -> Any:
         raise MissingPackage("bench", got=f"no {name}", expected=extra) from None
 
 
-def _reader() -> Any:
+def _reading(data: Any, threads: int) -> Callable[[], object]:
     """Return what reads memory and does nothing else with it: the machine's own limit."""
     numba = _needed("numba", "counterveil[server]")
 
@@ -91,7 +92,12 @@ def _reader() -> Any:
             total += words[i]
         return total
 
-    return numba.njit(nogil=True)(read)
+    compiled = numba.njit(nogil=True)(read)
+    words = data.reshape(-1)[: data.size // 8 * 8].view(np.uint64)
+    if threads == 1:
+        return lambda: compiled(words)
+    pool = ThreadPoolExecutor(threads)
+    return lambda: list(pool.map(compiled, np.array_split(words, threads)))
 
 
 def _codes(rows: int, d: int, levels: int) -> Any:
@@ -107,9 +113,8 @@ def _scan(scheme: Scheme, codes: Any, threads: int) -> Callable[[], object]:
 
 def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
     """Time the scan of one question, of every form, beside a streaming read of the same bytes."""
-    codes, read = _codes(rows, d, 256), _reader()
-    words = codes.reshape(-1)[: codes.size // 8 * 8].view(np.uint64)
-    yield Timed("streaming read of the codes", "", best(lambda: read(words)), rows, codes.size)
+    codes = _codes(rows, d, 256)
+    yield Timed("streaming read of the codes", "", best(_reading(codes, threads)), rows, codes.size)
     forms: tuple[tuple[str, int, dict[str, Any]], ...] = (
         ("linear", 256, {"max_weight": 10}), ("euclidean", 256, {}), ("table", 16, {"cap": 2250}),
         ("table", 64, {"cap": 39_690}), ("table", 256, {"cap": 650_250}),
@@ -123,9 +128,14 @@ def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
     records = np.random.default_rng(2).integers(0, 256, (count, RECORD), dtype=np.uint8)  # noqa: TID251
     spir = make_spir(servers=2, collusion=1, length=RECORD)
     chosen = np.unpackbits(spir.query(count, 0, Fresh())[0], count=count, bitorder="little").astype(bool)
-    words = records.reshape(-1)[: records.size // 8 * 8].view(np.uint64)
-    yield Timed("streaming read of the records", "", best(lambda: read(words)), count, records.size)
-    yield Timed("SPIR's xor of records", TWO, best(lambda: engine.xor(records, chosen, least=0)), count, records.size)
+    yield Timed("streaming read of the records, one thread", "", best(_reading(records, 1)), count, records.size)
+    yield Timed(
+        "SPIR's xor of records, one thread",
+        TWO,
+        best(lambda: engine.xor(records, chosen, least=0)),
+        count,
+        records.size,
+    )
 
 
 def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:

@@ -225,7 +225,7 @@ class Polynomials:
         pads = [
             common.elements("record", 256, self.length, request=request, coefficient=t) for t in range(1, self.servers)
         ]
-        pad = zero_share(_GF256, self.alphas[server - 1], np.stack(pads))
+        pad = zero_share(_GF256, self.alphas[server - 1], pads)
         return engine.combine(prepared, scalars) ^ pad.astype(np.uint8)
 
     @property

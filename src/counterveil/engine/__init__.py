@@ -22,17 +22,17 @@ from . import plain
 from .blocks import Blocks
 from .plain import combine
 
-WORTHWHILE = 1 << 20  # bytes of codes: with fewer the plain way is over before kernels are compiled
+WORTHWHILE = 1 << 20  # bytes of codes: with fewer the plain way is done before code is compiled
 _AT_ONCE = 64  # questions whose scans are begun: those that wait are done together
 
 Rows = Codes | Blocks
 
 
 @cache
-def _kernels() -> Any:
+def _plans() -> Any:
     """Return the fast way, or None where there is no numba."""
     try:
-        return importlib.import_module(".kernels", __name__)
+        return importlib.import_module(".plans", __name__)
     except ImportError:
         return None
 
@@ -40,7 +40,7 @@ def _kernels() -> Any:
 def opened(codes: Codes, *, threads: int = 1, least: int = WORTHWHILE) -> Rows:
     """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
     narrow = codes.dtype in (np.uint8, np.uint16)
-    return Blocks(codes, threads) if narrow and codes.nbytes >= least and _kernels() else codes
+    return Blocks(codes, threads) if narrow and codes.nbytes >= least and _plans() else codes
 
 
 def started(rows: Rows, scan: Callable[[], Vector]) -> Callable[[], Vector]:
@@ -66,9 +66,9 @@ def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], larg
     if not isinstance(rows, Blocks) or (wide and len(coefficients) > 2):
         values = plain.polynomial(field, rows.codes if isinstance(rows, Blocks) else rows, coefficients, largest)
         return field.add(values, constant) if constant else values
-    if len(coefficients) <= 2 and not _kernels().wants_table(rows.data, largest, field.q):
+    if len(coefficients) <= 2 and not _plans().wants_table(rows.data, largest, field.q):
         one, two = [*coefficients, np.zeros_like(coefficients[0])][:2]
-        return rows.scanned(_kernels().polynomial(rows.data, one, two, constant, field.q))
+        return rows.scanned(_plans().polynomial(rows.data, one, two, constant, field.q))
     levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)
     for c in reversed(coefficients):  # Horner
         whole = field.mul(field.add(whole, c[:, None]), levels)
@@ -79,16 +79,16 @@ def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], larg
 def table(field: Residues, rows: Rows, entries: Vector, sizes: NDArray[np.int64]) -> Vector:
     """Return sum_j of the y_j-th entry of table j of every row y; tables of such sizes, one after the other."""
     if isinstance(rows, Blocks):
-        return rows.scanned(_kernels().table(rows.data, entries, sizes, field.q))
+        return rows.scanned(_plans().table(rows.data, entries, sizes, field.q))
     return plain.table(field, rows, np.split(entries, np.cumsum(sizes)[:-1]))
 
 
 def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = 8 * WORTHWHILE) -> Bytes:
     """Return the xor of the chosen records, one per row of an (M, length) array."""
     many = pays(records.size, least) and records.shape[1] >= 64 and records.flags.c_contiguous
-    if not many or not _kernels():
+    if not many or not _plans():
         return plain.xor(records, chosen)
-    total: Bytes = _kernels().xor(records, chosen)
+    total: Bytes = _plans().xor(records, chosen)
     return total
 
 

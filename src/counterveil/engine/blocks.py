@@ -32,9 +32,9 @@ class _Job:
 class Blocks:
     """A database's codes as (blocks, d, 128): filled up to whole blocks and an even number of features.
 
-    `codes` are the same as they were given, for what only the plain way can do; a memory map stays one. One scan at a
-    time is spread over `threads`; those that are asked for meanwhile are then done together, so that memory is read
-    once for all of them.
+    Each code takes as few bytes as the largest one needs. `codes` are the same as they were given, for what only the
+    plain way can do; a memory map stays one. One scan at a time is spread over `threads`; those that are asked for
+    meanwhile are then done together, so that memory is read once for all of them.
     """
 
     def __init__(self, codes: Codes, threads: int = 1) -> None:
@@ -42,7 +42,8 @@ class Blocks:
         self.codes, self.threads = codes, threads
         self.shape: tuple[int, int] = (count, d)
         whole = count // ROWS
-        self.data: NDArray[Any] = np.zeros((-(-count // ROWS), d + d % 2, ROWS), dtype=codes.dtype.newbyteorder("="))
+        narrowest = codes.dtype if codes.dtype == np.uint8 else np.min_scalar_type(codes.max())
+        self.data: NDArray[Any] = np.zeros((-(-count // ROWS), d + d % 2, ROWS), dtype=narrowest)
         for start in range(0, whole, 256):  # so that pages of a memory map need not all be held at once
             end = min(start + 256, whole)
             self.data[start:end, :d] = codes[start * ROWS : end * ROWS].reshape(-1, ROWS, d).transpose(0, 2, 1)
