@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from .client import Client
 from .database import Database
 from .errors import MissingPackage
 from .features import Numeric
+from .field import Field, smallest_prime_above
 from .forms import Question
 from .in_process import local
 from .keys import COMMON, PRIVATE, Issuer, write_keys
@@ -136,6 +138,53 @@ def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
         count,
         records.size,
     )
+
+
+def together(rows: int, d: int, threads: int, count: int = 64) -> Iterator[Timed]:
+    """Time questions that come one after the other, and as many at once, which are scanned together."""
+    forms: tuple[tuple[str, int, dict[str, Any]], ...] = (
+        ("linear", 256, {"max_weight": 10}),
+        ("table", 16, {"cap": 2250}),
+    )
+    for name, levels, weights in forms:
+        scheme, codes = make_scheme(f"{name}/distances", levels=levels - 1, d=d, **weights), _codes(rows, d, levels)
+        laid = engine.opened(codes, threads=threads, least=0)
+        queries = [Fresh().elements(scheme.field.q, scheme.form.symbols) for _ in range(count)]
+        scan = partial(scheme.form.evaluate, scheme.field, laid)
+        with ThreadPoolExecutor(count) as pool:
+            ways: dict[str, Callable[..., Any]] = {"one after the other": map, f"{count} at once": pool.map}
+            found = [[int(values[-1]) for values in way(scan, queries)] for way in ways.values()]
+            if found[0] != found[1]:
+                raise RuntimeError("questions at once were answered differently")
+            for called, way in ways.items():
+                each = best(partial(_exhaust, way, scan, queries), 3) / count
+                yield Timed(f"{name}, {called}: each", TWO, each, rows, codes.size)
+
+
+def _exhaust(way: Callable[..., Any], work: Callable[[Any], object], over: list[Any]) -> None:
+    for _ in way(work, over):
+        pass
+
+
+def shapes(threads: int, size: int = 1 << 25) -> Iterator[Timed]:
+    """Time scans of as many bytes in other shapes: odd sizes, wide codes, large fields."""
+    cases = [(levels, d, 26) for levels in (16, 256, 1000) for d in (16, 20, 63, 64, 256)]
+    cases += [(levels, 64, bits) for bits in (33, 45, 61) for levels in (16, 256, 1000)] + [(4096, 64, 26)]
+    generator = np.random.default_rng(3)  # noqa: TID251 - a simulation
+    for name in ("linear", "table"):
+        for levels, d, bits in cases:
+            field = Field(smallest_prime_above(1 << (bits - 1)))
+            kind = np.min_scalar_type(levels - 1)
+            codes = generator.integers(0, levels, (size // d // kind.itemsize, d), dtype=kind)
+            laid = engine.opened(codes, threads=threads, least=0)
+            if name == "table":
+                entries, sizes = Fresh().elements(field.q, levels * d), np.full(d, levels)
+                work = partial(engine.table, field, laid, entries, sizes)
+            else:
+                coefficients = [Fresh().elements(field.q, d) for _ in range(2)]
+                work = partial(engine.polynomial, field, laid, coefficients, levels - 1)
+            what = f"{name}, {levels:,} levels, d = {d}, q of {bits} bits"
+            yield Timed(what, TWO, best(work, 5), len(codes), codes.nbytes)
 
 
 def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:

@@ -38,8 +38,10 @@ def bench(as_json: bool, folder: Path | None, rows: int, features: int, threads:
     scanned = measured("scans", speeds.scans(rows, features, threads))
     clear = measured("in the clear", speeds.plain_peers(rows, features, threads))
     answered = measured("answers", speeds.answers(rows, features, threads))
-    private, asked, scaled = [], [], []
+    gathered = measured("many questions", speeds.together(rows, features, threads))
+    private, asked, scaled, shaped = [], [], [], []
     if not quick:
+        shaped = measured("shapes", speeds.shapes(threads))
         private = measured("other ways to be private", speeds.private_peers(16))
         asked = measured("whole questions", speeds.questions(10_000, 20))
         scaled = measured("scaling", speeds.scaling(threads))
@@ -48,11 +50,12 @@ def bench(as_json: bool, folder: Path | None, rows: int, features: int, threads:
         plots.speed(folder / "speed.png", [*scanned, *clear], scaled, title=title)
     if as_json:
         sections = {"scans": scanned, "clear": clear, "answers": answered, "private": private, "questions": asked}
-        sections["scaling"] = scaled
+        sections |= {"together": gathered, "scaling": scaled, "shapes": shaped}
         click.echo(json.dumps({name: [each.to_dict() for each in part] for name, part in sections.items()}))
         return
     title = f"The scan for one question: M = {rows:,}, d = {features}, {threads} thread" + "s" * (threads > 1)
     console.print(_speeds(title, [*scanned, *clear]))
+    console.print(_speeds("Many questions", gathered))
     console.print(_speeds("One server's whole answer", answered))
     if not quick:
         console.print(_speeds("A thousand rows, 16 features: ways to be private", private))
@@ -64,10 +67,22 @@ def bench(as_json: bool, folder: Path | None, rows: int, features: int, threads:
             grid.add_row(each.what, f"{each.rows:,}", f"{each.milliseconds:,.1f} ms", *sizes)
         console.print(grid)
         console.print(_speeds("Scaling", scaled))
+        console.print(_shapes(shaped))
     for name in missing:
         console.print(f"Not installed, so not timed: {escape(name)}.")
     if folder is not None:
         console.print(f"The figures are in {escape(str(folder))}.")
+
+
+def _shapes(timed: Sequence[speeds.Timed]) -> Grid:
+    grid = Grid(title="Shapes: the scan of as many bytes", box=box.SIMPLE_HEAD)
+    for heading in ("", "time a byte", "of the fastest"):
+        grid.add_column(heading, justify="right" if heading else "left")
+    each_byte = {each.what: 1e6 * each.milliseconds / each.read for each in timed}
+    for what, time in each_byte.items():
+        fastest = min(other for name, other in each_byte.items() if name.split(",")[0] == what.split(",")[0])
+        grid.add_row(what, f"{time:.3f} ns", f"{time / fastest:.1f} x")
+    return grid
 
 
 def _speeds(title: str, timed: Sequence[speeds.Timed]) -> Grid:

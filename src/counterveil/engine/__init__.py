@@ -68,7 +68,7 @@ def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], larg
         return field.add(values, constant) if constant else values
     if len(coefficients) <= 2 and not _plans().wants_table(rows.data, largest, field.q):
         one, two = [*coefficients, np.zeros_like(coefficients[0])][:2]
-        return rows.scanned(_plans().polynomial(rows.data, one, two, constant, field.q))
+        return rows.scanned(_plans().polynomial(rows.data, one, two, constant, largest, field.q))
     levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)
     for c in reversed(coefficients):  # Horner
         whole = field.mul(field.add(whole, c[:, None]), levels)

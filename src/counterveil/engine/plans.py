@@ -54,12 +54,11 @@ def _vectorised(codes: NDArray[Any]) -> bool:
     return scans.VECTORS and codes.dtype == np.uint8
 
 
-def polynomial(codes: NDArray[Any], one: Vector, two: Vector, constant: int, q: int) -> Scan:
-    """Return the scan that finds constant + sum_j one[j] y_j + two[j] y_j² mod q."""
+def polynomial(codes: NDArray[Any], one: Vector, two: Vector, constant: int, largest: int, q: int) -> Scan:
+    """Return the scan that finds constant + sum_j one[j] y_j + two[j] y_j² mod q, codes in [0:largest]."""
     if _vectorised(codes) and _fits(codes, q):
         return _by_dot_products(codes.shape[1], one, two, constant, q)
-    most = int(np.iinfo(codes.dtype).max)
-    width = min(31, 62 - (len(one) * (most * most + most)).bit_length())  # so that limbs' products add up
+    width = min(31, 62 - (len(one) * (largest**2 + largest)).bit_length())  # so that limbs' products add up
     limbs = -(-(q - 1).bit_length() // width)
     ones, twos = (
         np.array([(c >> width * i) & ((1 << width) - 1) for i in range(limbs)], dtype=np.uint32) for c in (one, two)

@@ -338,14 +338,13 @@ def plain_polynomial(codes, ones, twos, width, constant, q, values):  # type: ig
                     y = np.int64(levels[row])
                     own[row] += y * one + y * y * two
         out = values[block * ROWS : (block + 1) * ROWS]
-        for row in range(ROWS):
-            total = np.int64(0)
-            for limb in range(limbs - 1, -1, -1):  # Horner
-                total = _rest(total * scale, np.float64(total) * scale * inverse, q)
-                total += _rest(sums[limb, row], np.float64(sums[limb, row]) * inverse, q) - q
-                total += (total >> 63) & q
-            total += constant - q
-            out[row] = total + ((total >> 63) & q)
+        out[:] = 0
+        for limb in range(limbs - 1, -1, -1):  # Horner
+            own, more = sums[limb], constant if limb == 0 else np.int64(0)
+            for row in range(ROWS):
+                above = _rest(out[row] * scale, np.float64(out[row]) * scale * inverse, q)
+                total = above + _rest(own[row] + more, (np.float64(own[row]) + np.float64(more)) * inverse, q) - q
+                out[row] = total + ((total >> 63) & q)
 
 
 @compiled
