@@ -1,4 +1,4 @@
-"""A server of ten million rows: `python benchmarks/memory.py [ROWS]`. How soon it is ready, what it holds, how it answers.
+"""A server of ten million rows: `python benchmarks/memory.py [ROWS]`. How soon it is ready, and what it holds.
 
 Writes a bundle of 32 features, starts `counterveil serve` on it, asks it a question and a record, and reads what the
 system says of the process. Signatures are random bytes, which no server looks at: to sign them would take ten minutes.
@@ -95,7 +95,11 @@ def ask(url: str) -> tuple[float, float]:
     spir = make_spir(servers=2, collusion=1, length=deployment.record_bytes)
     selection = spir.query(rows, 0, Fresh())[0].tobytes()
     seconds = []
-    for kind, path, request, body in (("query", "answer", 0, share), ("record-query", "record", 1, selection)):
+    steps: tuple[tuple[wire.Kind, str, int, bytes], ...] = (
+        ("query", "answer", 0, share),
+        ("record-query", "record", 1, selection),
+    )
+    for kind, path, request, body in steps:
         message = wire.encode(wire.Message(1, kind, 1, ticket, request, (1, 2), body))
         began = time.perf_counter()
         http.post(f"/v1/{path}", content=message).raise_for_status()

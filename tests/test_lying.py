@@ -23,7 +23,7 @@ from counterveil.errors import Disagreement, Refused, ServerFault, Tampered, Too
 from counterveil.gf256 import PRODUCTS
 from counterveil.keys import Issuer
 from counterveil.ledger import Ledger
-from counterveil.randomness import new_key
+from counterveil.randomness import Common, new_key
 from counterveil.server import Reply, Server, make_terms
 from counterveil.spir import Polynomials, Subsets
 from counterveil.tickets import mint
@@ -208,6 +208,17 @@ def test_a_liar_sees_what_an_honest_server_sees(reveal: str, tmp_path: Path) -> 
                 ):  # not noticed: then the rows shown are true rows of the database
                     assert tuple(outcome.record.values()) in {tuple(row) for row in database.codes.tolist()}
         assert told > 8
+
+
+@pytest.mark.parametrize("reveal", ["differences", "sealed"])
+def test_a_ticket_draws_its_order_once(reveal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again for its record, which is fetched in the same order."""
+    with deployed(tmp_path, numbers_database(30, 3), 2, scheme=f"table/{reveal}") as made, Client(made.urls) as client:
+        drawn, order = list[int](), Common._drawn
+        monkeypatch.setattr(Common, "_drawn", lambda self, count: (drawn.append(count), order(self, count))[1])
+        for n in (1, 2):
+            views(made, client, ticket=made.ticket())
+            assert drawn == [30, 30] * n  # at both servers
 
 
 @pytest.mark.parametrize("reveal", ["sealed", "sealed_record"])

@@ -114,6 +114,7 @@ class Common:
         claims = [] if ticket is None else [ticket]
         situation = frame([VERSION, digest, *claims, frame(servers)])
         self._mac = hmac.new(key, situation, hashlib.sha256)
+        self._order: Order | None = None
 
     def substream(self, purpose: str, request: int, coefficient: int, block: int) -> Callable[[int], bytes]:
         """Return the byte stream of one block of one coefficient of one request for one purpose."""
@@ -130,7 +131,16 @@ class Common:
         return drawn
 
     def order(self, count: int) -> Order:
-        """Return the ticket's secret order: position p holds row order[p]; a stable sort of 128-bit keys."""
+        """Return the ticket's secret order: position p holds row order[p]; a stable sort of 128-bit keys.
+
+        It is kept, since the question and the records of a ticket need the same.
+        """
+        if self._order is None or len(self._order) != count:
+            self._order = self._drawn(count)
+            self._order.setflags(write=False)
+        return self._order
+
+    def _drawn(self, count: int) -> Order:
         keys = np.empty((count, 2), dtype="<u8")
         for start in range(0, count, BLOCK):
             rows = min(BLOCK, count - start)

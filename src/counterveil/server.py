@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from importlib.metadata import version
 from itertools import chain
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ from .ledger import Ledger
 from .scheme import Scheme
 from .spir import Spir, make_spir
 from .wire import Claims, Manifest, Message, Parameters, Terms
+
+_TICKETS = 64  # whose common randomness is kept for their records, as long as their orders take no more bytes than:
+_ORDERS = 64 << 20
 
 SOFTWARE = f"counterveil {version('counterveil')}"
 
@@ -98,6 +102,8 @@ class Server:
             nothing = np.zeros(self._scheme.form.symbols, dtype=np.int64)
             wire.pack(self._scheme.field, self._scheme.form.evaluate(self._scheme.field, self._rows, nothing)[:1])
         self._says = deployment.says(len(self._rows))
+        few = min(_TICKETS, _ORDERS // (8 * len(self._rows)))
+        self._common = lru_cache(few)(lambda signed, scheme: scheme.common(key, self._digest, signed))
         self._digest = terms.digest()
         standing = self._scheme.common(key, self._digest, None)
         self._scheme.reveal.order(len(self._rows), standing)  # for what it compiles; so it is with xor below
@@ -132,7 +138,7 @@ class Server:
             raise Refused("malformed", "a question is request 0, to all servers of its ticket")
         share = wire.unpack("query", scheme.field, message.body, scheme.symbols)
         self._spend(message, claims, body)
-        common = scheme.common(self._key, self._digest, signed)
+        common = self._common(signed, scheme)
         place = claims.servers.index(self.number) + 1
         length = scheme.alphabet.packed(scheme.sent(place, len(self._rows), self._records.shape[1]))
         answer = scheme.stream(place, self._rows, share, common, self._records)
@@ -153,7 +159,7 @@ class Server:
         spir, prepared = self._spir(claims.liars), self._records if claims.liars else self._packaged
         query = spir.check("record query", np.frombuffer(message.body, dtype=np.uint8), self._positions)
         self._spend(message, claims, body)
-        order = scheme.reveal.order(len(prepared), scheme.common(self._key, self._digest, signed))
+        order = scheme.reveal.order(len(prepared), self._common(signed, scheme))
         common = self._scheme.among(message.among).common(self._key, self._digest, signed)
         place = message.among.index(self.number) + 1
         answer = spir.answer(place, prepared, query, common, order=order, request=message.request)

@@ -23,7 +23,7 @@ def split(field: Arithmetic, secret: Vector, alphas: Sequence[int], collusion: i
     if not 1 <= collusion < len(alphas):
         raise TooFewServers("servers", got=len(alphas), expected=f"more than collusion = {collusion} >= 1")
     pads = randomness.elements(field.q, collusion * secret.size).reshape(collusion, secret.size)
-    return np.stack([field.add(secret, zero_share(field, alpha, list(pads))) for alpha in alphas])
+    return np.stack([field.add(secret, zero_share(field, alpha, pads)) for alpha in alphas])
 
 
 def split_sum(ring: Residues, secret: Vector, randomness: Randomness) -> Vector:
@@ -35,7 +35,7 @@ def split_sum(ring: Residues, secret: Vector, randomness: Randomness) -> Vector:
     return np.stack([noise, ring.sub(secret, noise)])
 
 
-def zero_share(field: Arithmetic, alpha: int, coefficients: Sequence[Vector]) -> Vector:
+def zero_share(field: Arithmetic, alpha: int, coefficients: Vector | Sequence[Vector]) -> Vector:
     """Return sum_t alpha^t * coefficients[t-1], a polynomial that vanishes at 0, of T vectors; Horner."""
     total = field.mul(coefficients[-1], alpha % field.q)
     for coefficient in coefficients[-2::-1]:
