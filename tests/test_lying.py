@@ -215,7 +215,12 @@ def test_a_ticket_draws_its_order_once(reveal: str, tmp_path: Path, monkeypatch:
     """Not again for its record, which is fetched in the same order."""
     with deployed(tmp_path, numbers_database(30, 3), 2, scheme=f"table/{reveal}") as made, Client(made.urls) as client:
         drawn, order = list[int](), Common._drawn
-        monkeypatch.setattr(Common, "_drawn", lambda self, count: (drawn.append(count), order(self, count))[1])
+
+        def watched(self: Common, count: int) -> Any:
+            drawn.append(count)
+            return order(self, count)
+
+        monkeypatch.setattr(Common, "_drawn", watched)
         for n in (1, 2):
             views(made, client, ticket=made.ticket())
             assert drawn == [30, 30] * n  # at both servers
