@@ -25,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 from starlette.concurrency import run_in_threadpool
 
-from counterveil import AsyncClient, Database, Deployment, Field, Numeric, Preferences, Schema
+from counterveil import AsyncClient, Database, Deployment, Field, Numeric, Preferences, Schema, engine
 from counterveil.app import make_app
 from counterveil.app import serve as run
 from counterveil.deployment import OPENED
@@ -57,7 +57,9 @@ def serve(folder: Path, number: int, port: int, scheme_name: str = OPENED) -> No
     deployment = Deployment.of(database.schema, scheme=scheme_name, record=database.record)
     terms = make_terms(database, deployment, issuer=read_public(folder / PUBLIC))
     ledger = Ledger(folder / f"ledger-{number}", number, new=True)
-    server = Server(number, database, deployment, terms, key=read_common(folder / COMMON), ledger=ledger, least=1 << 16)
+    server = Server(
+        number, database, deployment, terms, key=read_common(folder / COMMON), ledger=ledger, least=engine.LASTING
+    )
     app, scheme, rows = make_app(server), deployment.scheme, deployment.rows(database.codes)
 
     def nearest(body: bytes) -> bytes:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,6 +161,94 @@ def test_scans_asked_for_meanwhile_are_done_together(monkeypatch: pytest.MonkeyP
     assert batches == [1, 39]
     for question, values in zip(questions, found, strict=True):
         assert np.array_equal(values, table(field, codes, question))
+
+
+def test_a_scan_that_fails_takes_nobody_along() -> None:
+    codes = np.arange(1000, dtype=np.uint8).reshape(500, 2) % 7
+    laid, begun, go_on = blocks(codes), threading.Event(), threading.Event()
+
+    def bad(*_: Any) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        raise MemoryError
+
+    tables = [np.arange(7)] * 2
+    with ThreadPoolExecutor(9) as pool:
+        failing = [pool.submit(laid.scanned, bad)]
+        assert begun.wait(30)
+        good = [pool.submit(table, Field(101), laid, tables) for _ in range(4)]  # one of these takes the next turn
+        while len(laid._waiting) < 4:
+            time.sleep(0.001)
+        failing += [pool.submit(laid.scanned, bad) for _ in range(4)]
+        while len(laid._waiting) < 8:
+            time.sleep(0.001)
+        go_on.set()
+        assert all(isinstance(each.exception(), MemoryError) for each in failing)
+        for each in good:
+            assert np.array_equal(each.result(), codes.sum(axis=1))
+
+
+SCAN = """
+import numpy as np
+from counterveil import Field, engine
+rng = np.random.default_rng(1)
+codes, field = rng.integers(0, 200, (1000, 9)).astype(np.uint8), Field(10_007)
+laid = engine.opened(codes, least=0)
+assert isinstance(laid, engine.Blocks)
+entries, sizes, coefficients = rng.integers(0, field.q, 9 * 200), np.full(9, 200), [rng.integers(0, field.q, 9)] * 2
+for rows in (codes, laid):
+    values = engine.table(field, rows, entries, sizes), engine.polynomial(field, rows, coefficients, 199)
+    print(int((values[0] * np.arange(1000)).sum()), int((values[1] * np.arange(1000)).sum()))
+"""
+
+
+def scan_elsewhere(**environment: str) -> None:
+    """Scan in another process, and see that both ways say the same."""
+    ran = subprocess.run([sys.executable, "-c", SCAN], env=os.environ | environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    plain, laid = ran.stdout.splitlines()
+    assert plain == laid
+
+
+class Planted:
+    """What, being unpickled, leaves a trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = str(trace)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.trace,)
+
+
+def test_damaged_code_is_not_used_nor_such_as_others_could_have_put_there(tmp_path: Path) -> None:
+    folder, trace = tmp_path / "kept", tmp_path / "trace"
+    scan_elsewhere(NUMBA_CACHE_DIR=str(folder))
+    kept = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.suffix for path in kept} == {".nbi", ".nbc"}
+    for path in kept:
+        path.write_bytes(pickle.dumps(Planted(trace)))
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o777)
+    scan_elsewhere(NUMBA_CACHE_DIR=str(folder))
+    assert not trace.exists()
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)
+    scan_elsewhere(NUMBA_CACHE_DIR=str(folder))
+    assert trace.exists()  # the control: what is kept by oneself is read, and what is wrong with it done without
+
+
+def test_processors_that_are_kept_from_vectors_do_without(tmp_path: Path) -> None:
+    scan_elsewhere(NUMBA_CACHE_DIR=str(tmp_path), NUMBA_CPU_NAME="generic")
+
+
+def test_a_map_that_can_be_written_keeps_what_was_written(tmp_path: Path) -> None:
+    (tmp_path / "codes").write_bytes(bytes(1 << 16))
+    codes = np.memmap(tmp_path / "codes", dtype=np.uint8, mode="c").reshape(-1, 4)
+    codes[:] = 7
+    assert (blocks(codes).data == 7).all()
+    assert (codes == 7).all()
 
 
 def test_only_what_pays_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,7 +282,7 @@ def test_keys_are_sorted_as_a_stable_sort_does(count: int, kind: str) -> None:
 def test_words_below_a_bound_are_the_same_both_ways(q: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, mask = np.random.default_rng(q).integers(0, 2**64, 10_000, dtype=np.uint64), (1 << (q - 1).bit_length()) - 1
     expected = [int(word) & mask for word in drawn if int(word) & mask < q]
-    ways = [below(drawn, mask, q, of=1 << 20).tolist()]
+    ways = [below(drawn, mask, q, in_all=1 << 20).tolist()]
     monkeypatch.setattr(words, "where_it_pays", lambda *_: None)
     assert below(drawn, mask, q).tolist() == ways[0] == expected
 

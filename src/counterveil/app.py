@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import sys
 import time
 from collections import Counter
@@ -30,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import page, wire
 from .errors import InvalidInput, Refused
+from .machine_code import cores
 from .operator import Operator
 from .server import SOFTWARE, Reply, Server
 
@@ -212,7 +212,7 @@ def make_app(
     }
 
     slots, under_way = anyio.Semaphore(_STREAMS), Counter[bytes]()
-    cores = anyio.CapacityLimiter(os.cpu_count() or 1)  # more answers computed at a time only get in each other's way
+    limit = anyio.CapacityLimiter(cores())  # more answers computed at a time only get in each other's way
 
     async def answered(request: Request, ask: Callable[[bytes], Reply]) -> Response:
         try:
@@ -234,7 +234,7 @@ def make_app(
             try:
                 if under_way[which] > _SAME:
                     raise Refused("busy", "this very request is being answered; come back")
-                reply, first = await anyio.to_thread.run_sync(_begun, ask, body, limiter=cores)
+                reply, first = await anyio.to_thread.run_sync(_begun, ask, body, limiter=limit)
                 kept = len(first) < reply.length
             finally:
                 if not kept:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from . import checks
+from . import checks, engine
 from .agreement import deployment_of
 from .client import AsyncClient
 from .database import Database
@@ -27,6 +27,7 @@ from .frames import Table, as_label
 from .keys import Issuer, read_common, read_public, write_keys
 from .leakage import estimate, populations
 from .ledger import Ledger
+from .machine_code import cores
 from .operator import Operator, read_token
 from .schema import Schema
 from .server import Server, make_terms
@@ -34,7 +35,6 @@ from .tickets import mint, verify
 from .wire import MOST_RECORDS
 
 _PATH = click.Path(path_type=Path)
-_LONG_LIVED = 1 << 16  # bytes of codes from which a server that stays is worth compiling for
 _MOST_MEASURED = 20_000  # rows whose leakage is worth the seconds before a server starts
 
 
@@ -285,7 +285,7 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 @click.option("--robust", default=0, show_default=True, help="The most wrong answers that a ticket may have corrected.")
 @click.option(
     "--threads",
-    default=lambda: os.cpu_count() or 1,
+    default=cores,
     show_default="as many as cores",
     type=click.IntRange(1, 256),
     help="Threads that the scan for one question is spread over.",
@@ -365,7 +365,7 @@ def serve(
     key = read_common(common_key)
     checks.integer("server", server, 1, deployment.scheme.servers)
     book = Ledger(ledger, server, new=new_ledger)
-    running = Server(server, database, deployment, terms, key=key, ledger=book, threads=threads, least=_LONG_LIVED)
+    running = Server(server, database, deployment, terms, key=key, ledger=book, threads=threads, least=engine.LASTING)
     operator = None
     if operator_token:
         bits = _bits(database, deployment)

@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 import importlib
+import os
+import pickle
+import stat
 import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+_DAMAGE = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError, KeyError, ValueError)
 
-def compiled(function: Callable[..., Any]) -> Any:
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function as machine code that lets other threads run, kept on disk for the next time where it can be.
 
-    Without numba this is an ImportError.
+    Without numba this is an ImportError. The function must do the same when it is called again, in case what was kept
+    turns out to be damaged.
+
+    Security: what is kept is run, so it is kept only where nobody but this user (or root) may write.
     """
-    njit = importlib.import_module("numba").njit
+    numba = importlib.import_module("numba")
+    afresh = numba.njit(nogil=True)(function)
     try:
-        return njit(nogil=True, cache=True)(function)
+        kept = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder to keep it in
-        return njit(nogil=True)(function)
+        return afresh  # type: ignore[no-any-return]
+    usable = hasattr(kept, "stats") and _is_ours(kept.stats.cache_path)
+
+    def call(*arguments: Any) -> Any:
+        nonlocal usable
+        if usable:
+            try:
+                return kept(*arguments)
+            except _DAMAGE:  # of what was kept, or the disk is full
+                usable = False
+        return afresh(*arguments)
+
+    return call
+
+
+def _is_ours(folder: str) -> bool:
+    about = os.stat(folder)
+    return not hasattr(os, "getuid") or (about.st_uid in (os.getuid(), 0) and not about.st_mode & stat.S_IWOTH)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

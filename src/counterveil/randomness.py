@@ -38,11 +38,11 @@ def frame(parts: Iterable[bytes | str | int]) -> bytes:
     return b"".join(len(part).to_bytes(8, "little") + part for part in raw)
 
 
-def uniform(read: Callable[[int], bytes], q: int, count: int, of: int = 0) -> Vector:
+def uniform(read: Callable[[int], bytes], q: int, count: int, in_all: int = 0) -> Vector:
     """Draw `count` integers uniform on [0:q-1]: the first accepted among masked little-endian 8-byte words.
 
-    The j-th result depends on the stream alone, not on how much of it is read at a time. With many to be drawn, `of` in
-    all, they are drawn faster.
+    The j-th result depends on the stream alone, not on how much of it is read at a time. With very many to be drawn
+    `in_all`, they are drawn faster.
     """
     mask = (1 << (q - 1).bit_length()) - 1
     drawn = np.empty(0, dtype=np.int64)
@@ -50,7 +50,7 @@ def uniform(read: Callable[[int], bytes], q: int, count: int, of: int = 0) -> Ve
         missing = count - drawn.size
         words = missing * (mask + 1) // q
         words += words // 16 + 8
-        accepted = below(np.frombuffer(read(_WORD * words), dtype="<u8"), mask, q, of)
+        accepted = below(np.frombuffer(read(_WORD * words), dtype="<u8"), mask, q, in_all)
         drawn = np.concatenate([drawn, accepted]) if drawn.size else accepted
     return drawn[:count]
 
@@ -127,7 +127,7 @@ class Common:
         drawn = np.empty(count, dtype=np.int64)
         for start in range(0, count, BLOCK):
             stream = self.substream(purpose, request, coefficient, start // BLOCK)
-            drawn[start : start + BLOCK] = uniform(stream, q, min(BLOCK, count - start), of=count)
+            drawn[start : start + BLOCK] = uniform(stream, q, min(BLOCK, count - start), in_all=count)
         return drawn
 
     def order(self, count: int) -> Order:

@@ -20,12 +20,13 @@ from .database import Database
 from .deployment import Deployment
 from .errors import InvalidBundle, NotOffered, OutOfRange, Refused
 from .ledger import Ledger
+from .randomness import Common
 from .scheme import Scheme
 from .spir import Spir, make_spir
 from .wire import Claims, Manifest, Message, Parameters, Terms
 
-_TICKETS = 64  # whose common randomness is kept for their records, as long as their orders take no more bytes than:
-_ORDERS = 64 << 20
+_TICKETS = 64  # whose orders are kept for their records
+_ORDERS = 64 << 20  # bytes that these may take
 
 SOFTWARE = f"counterveil {version('counterveil')}"
 
@@ -98,19 +99,23 @@ class Server:
         self._scheme, self._key, self._clock = deployment.scheme, key, clock
         self._rows = engine.opened(deployment.rows(database.codes), threads=threads, least=least)
         self._records = database.served
-        if isinstance(self._rows, engine.Blocks):  # compile now, and not in the first question
-            nothing = np.zeros(self._scheme.form.symbols, dtype=np.int64)
-            wire.pack(self._scheme.field, self._scheme.form.evaluate(self._scheme.field, self._rows, nothing)[:1])
         self._says = deployment.says(len(self._rows))
         few = min(_TICKETS, _ORDERS // (8 * len(self._rows)))
         self._common = lru_cache(few)(lambda signed, scheme: scheme.common(key, self._digest, signed))
         self._digest = terms.digest()
         standing = self._scheme.common(key, self._digest, None)
-        self._scheme.reveal.order(len(self._rows), standing)  # for what it compiles; so it is with xor below
         key_id = standing.elements("key id", 256, 16).astype("uint8").tobytes().hex()
         self.manifest = Manifest(number, key_id, self._digest.hex(), SOFTWARE, terms)
         self._packaged = self._spir(0).prepare(self._records, standing)
+        self._rehearse(standing)
+
+    def _rehearse(self, standing: Common) -> None:
+        """Run once what a question runs, with nothing in it, so that whatever is to be compiled is compiled now."""
+        field, count = self._scheme.field, len(self._rows)
+        self._scheme.form.evaluate(field, self._rows, np.zeros(self._scheme.form.symbols, dtype=np.int64))
         engine.xor(self._packaged, np.zeros(len(self._packaged), dtype=bool))
+        self._scheme.reveal.order(count, standing)
+        wire.pack(field, standing.elements("rehearsal", field.q, count))
 
     def about(self) -> dict[str, Any]:
         """Return what is worth a line in the log when it starts."""

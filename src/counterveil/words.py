@@ -17,13 +17,13 @@ _BLOCK = 1 << 16  # of words that NumPy packs at a time: a whole number of bytes
 Words = NDArray[np.uint64]
 
 
-def below(words: Words, mask: int, q: int, of: int = 0) -> Vector:
-    """Return the masked words below q, as they come; `of` says how many words there will be in all.
+def below(words: Words, mask: int, q: int, in_all: int = 0) -> Vector:
+    """Return the masked words below q, as they come; `in_all` says of how many.
 
     >>> below(np.array([7, 1, 13, 4], dtype=np.uint64), 7, 5)
     array([1, 4])
     """
-    scan = where_it_pays(_below, of, _WORTHWHILE)
+    scan = where_it_pays(_below, in_all, _WORTHWHILE)
     if scan is None:
         masked = (words & np.uint64(mask)).astype(np.int64)
         return masked[masked < q]
@@ -106,7 +106,7 @@ def _by_buckets(keys, words, order):  # type: ignore[no-untyped-def]
 
 
 def packed(values: NDArray[np.integer], bits: int) -> bytes:
-    """Return words of so many bits, one after the other; bits of words and of bytes from the least significant up.
+    """Return words below 2^bits one after the other; bits of words and of bytes from the least significant up.
 
     >>> packed(np.array([1, 2, 3]), 3).hex()
     'd100'

@@ -23,6 +23,7 @@ from .blocks import Blocks
 from .plain import combine
 
 WORTHWHILE = 1 << 20  # bytes of codes: with fewer the plain way is done before code is compiled
+LASTING = 1 << 16  # the same for a server that stays
 _AT_ONCE = 64  # questions whose scans are begun: those that wait are done together
 
 Rows = Codes | Blocks
@@ -66,6 +67,7 @@ def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], larg
     if not isinstance(rows, Blocks) or (wide and len(coefficients) > 2):
         values = plain.polynomial(field, rows.codes if isinstance(rows, Blocks) else rows, coefficients, largest)
         return field.add(values, constant) if constant else values
+    largest = min(largest, int(np.iinfo(rows.data.dtype).max))
     if len(coefficients) <= 2 and not _plans().wants_table(rows.data, largest, field.q):
         one, two = [*coefficients, np.zeros_like(coefficients[0])][:2]
         return rows.scanned(_plans().polynomial(rows.data, one, two, constant, largest, field.q))
@@ -92,4 +94,4 @@ def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = 8 * WORTHWHIL
     return total
 
 
-__all__ = ["Blocks", "Rows", "combine", "opened", "polynomial", "started", "table", "xor"]
+__all__ = ["LASTING", "WORTHWHILE", "Blocks", "Rows", "combine", "opened", "polynomial", "started", "table", "xor"]

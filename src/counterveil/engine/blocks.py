@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Codes, Vector
 
-ROWS = 128  # of a block
+ROWS = 128  # of a block: what the registers hold sums of
 _SHARED = 1 << 19  # bytes that several scans go through before the next: they stay in the second cache
 
 Scan = Callable[[NDArray[Any], Vector], None]
@@ -66,7 +66,13 @@ class Blocks:
                     job = self._waiting.pop()
                     if job is not own:
                         jobs.append(job)
-                self._together(jobs)
+                try:
+                    self._together(jobs)
+                except Exception:
+                    if len(jobs) == 1:
+                        raise
+                    jobs = [own]  # whatever failed, the others run their own
+                    self._together(jobs)
                 for job in jobs:
                     job.done = True
         return own.values[: len(self)]
@@ -99,5 +105,5 @@ def _let_go(codes: Codes) -> None:
     root: object = codes
     while isinstance(root, np.ndarray):
         root = root.base
-    if isinstance(root, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+    if isinstance(root, mmap.mmap) and not codes.flags.writeable and hasattr(mmap, "MADV_DONTNEED"):
         root.madvise(mmap.MADV_DONTNEED)  # a file's pages come back when they are read

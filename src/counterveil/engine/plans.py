@@ -12,7 +12,7 @@ from . import scans
 from .blocks import Scan
 
 _ROOM = 1 << 63  # what sums must stay below
-_LARGEST = 1 << 37  # q of three limbs of 13 bits
+_LARGEST = 1 << 37  # q of three limbs, each of 16 bits with its sign
 _NEAR = 24 << 10  # bytes of tables that stay at hand: most of the first cache
 
 
@@ -24,19 +24,19 @@ def xor(records: Bytes, chosen: NDArray[np.bool_]) -> Bytes:
 
 
 def table(codes: NDArray[Any], entries: Vector, sizes: NDArray[np.int64], q: int) -> Scan:
-    """Return the scan that finds sum_j of entries[j][y_j] mod q, the entries of all features one after the other."""
+    """Return the scan that finds sum_j of the y_j-th entry of table j, mod q; tables one after the other."""
     d, most, starts = len(sizes), int(sizes.max()), np.cumsum(sizes) - sizes
     if not _vectorised(codes):
         often = _ROOM // q - 1  # entries that are added to a value at a time
         tables = entries.astype(np.uint32) if q <= 1 << 32 else entries
-        return lambda codes, values: scans.plain_table(codes, tables, starts, often, q, values)
+        return lambda part, values: scans.plain_table(part, tables, starts, often, q, values)
     size = 64 if most <= 64 else 128 if most <= 128 else 256
     planes = -(-(q - 1).bit_length() // 8)
     whole = entries[starts[:, None] + np.minimum(np.arange(size), sizes[:, None] - 1)].astype("<i8", copy=False)
     apart = np.ascontiguousarray(whole.view(np.uint8).reshape(d, size, 8)[:, :, :planes].transpose(0, 2, 1)).reshape(-1)
     ends = np.array([*range(0, d, min(scans.SUMMED, _NEAR // (planes * size)))[1:], d])
     kind = (0,) * (size // 64), (0,) * planes
-    return lambda codes, values: scans.vector_table(*kind, codes, apart, ends, q, values)
+    return lambda part, values: scans.vector_table(*kind, part, apart, ends, q, values)
 
 
 def _fits(codes: NDArray[Any], q: int) -> bool:
@@ -63,7 +63,7 @@ def polynomial(codes: NDArray[Any], one: Vector, two: Vector, constant: int, lar
     ones, twos = (
         np.array([(c >> width * i) & ((1 << width) - 1) for i in range(limbs)], dtype=np.uint32) for c in (one, two)
     )
-    return lambda codes, values: scans.plain_polynomial(codes, ones, twos, width, constant, q, values)
+    return lambda part, values: scans.plain_polynomial(part, ones, twos, width, constant, q, values)
 
 
 def _by_dot_products(even: int, one: Vector, two: Vector, free: int, q: int) -> Scan:
@@ -84,7 +84,7 @@ def _by_dot_products(even: int, one: Vector, two: Vector, free: int, q: int) -> 
     lift = -(-sum(int(each) * base**limb for limb, each in enumerate(most.sum(axis=1))) // q) * q  # above any negative
     factors = ((digits[..., ::2] & 0xFFFF) | (digits[..., 1::2] << 16)).astype(np.int32).reshape(-1)
     kind, ends = (0,) * limbs, _ends(most)
-    return lambda codes, values: scans.vector_polynomial(kind, codes, factors, ends, base, constant, lift, q, values)
+    return lambda part, values: scans.vector_polynomial(kind, part, factors, ends, base, constant, lift, q, values)
 
 
 def _ends(most: NDArray[np.int64]) -> NDArray[np.int64]:

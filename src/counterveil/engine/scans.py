@@ -11,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llvmlite.binding
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from ..machine_code import compiled
 from .blocks import ROWS
 
 _NEEDED = ("avx512bw", "avx512vbmi", "avx512vnni")
-VECTORS = all(llvmlite.binding.get_host_cpu_features().get(name) for name in _NEEDED)
+_COMPILED_FOR = (
+    cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+)  # the host's features, less those forbidden
+VECTORS = all(f"+{name}" in _COMPILED_FOR for name in _NEEDED) and not getattr(numba.config, "DISABLE_JIT", 0)
 MIDDLE = 8192  # of the squares of [-128:127]
 SUMMED = 256  # features whose bytes add up below 2^16
 _WRAPPING = 7  # bytes of an entry from which on sums of so many may not fit 64 bits
@@ -145,28 +149,28 @@ def _add_tables(
             for place in places:
                 k.soon(block, builder.add(place, ahead_))
             groups = [k.load(block, place, bytes64) for place in places]
-            after = []
+            after: list[Any] = []
             for p in range(planes):
                 at = [builder.add(own, ir.Constant(_I64, p * size + 64 * i)) for i in range(size // 64)]
                 parts = [k.load(entries, where, bytes64) for where in at]
-                for g in (0, 1):  # two bytes are one word: sum words, and the upper bytes apart
-                    found = builder.bitcast(lookup(groups[g], parts), words32)
-                    both, upper = sums[4 * p + 2 * g], sums[4 * p + 2 * g + 1]
+                for group in groups:  # two bytes are one word: sum words, and the upper bytes apart
+                    found = builder.bitcast(lookup(group, parts), words32)
+                    both, upper = sums[len(after)], sums[len(after) + 1]
                     after += [builder.add(both, found), builder.add(upper, builder.lshr(found, _all(8, 32, 16)))]
             return after
 
-        sums = k.summed(first_, last_, _all(0, 32, 16), 4 * planes, add)
-        for g in (0, 1):
+        sums = k.summed(first_, last_, _all(0, 32, 16), 2 * len(_GROUPS) * planes, add)
+        for i, g in enumerate(_GROUPS):
             parts = [_all(0, 64, 64)] * 2  # the first four bytes, and those from the fifth on
             for p in range(planes):
-                both, upper = sums[4 * p + 2 * g], sums[4 * p + 2 * g + 1]
+                both, upper = sums[2 * (len(_GROUPS) * p + i) :][:2]
                 lower = builder.sub(both, builder.shl(upper, _all(8, 32, 16)))
                 in_order = builder.shuffle_vector(lower, upper, _index([x for r in range(32) for x in (r, 32 + r)]))
                 widened = builder.zext(in_order, _vector(64, 64))
                 parts[p // 4] = builder.add(parts[p // 4], builder.shl(widened, _all(8 * (p % 4), 64, 64)))
-            k.store(totals, 64 * g, builder.add(parts[0], builder.shl(parts[1], _all(32, 64, 64))))
+            k.store(totals, g, builder.add(parts[0], builder.shl(parts[1], _all(32, 64, 64))))
             if planes >= _WRAPPING:
-                k.store(totals, ROWS + 64 * g, parts[1])
+                k.store(totals, ROWS + g, parts[1])
         return context.get_dummy_value()
 
     return signature, generate
