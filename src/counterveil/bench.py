@@ -159,6 +159,13 @@ def together(rows: int, d: int, threads: int, count: int = 64) -> Iterator[Timed
             for called, way in ways.items():
                 each = best(partial(_exhaust, way, scan, queries), 3) / count
                 yield Timed(f"{name}, {called}: each", TWO, each, rows, codes.size)
+    factors = np.stack([Fresh().elements(1 << 26, d) for _ in range(count)]).astype(np.float64).T
+
+    def product() -> None:
+        for start in range(0, rows, 8192):
+            codes[start : start + 8192].astype(np.float64) @ factors
+
+    yield Timed(f"y·Q alone, {count} at once, NumPy, all cores: each", TWO, best(product, 3) / count, rows, codes.size)
 
 
 def _exhaust(way: Callable[..., Any], work: Callable[[Any], object], over: list[Any]) -> None:
@@ -195,10 +202,10 @@ def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:
             continue  # beyond what `auto` would take
         scheme = make_scheme(name, levels=15, d=d, cap=2250, shuffle=shuffle)
         query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
-        common, laid = scheme.common(new_key(), bytes(32), b"bench"), engine.opened(codes, threads=threads, least=0)
+        laid = engine.opened(codes, threads=threads, least=0)
 
-        def answer(scheme: Scheme = scheme, query: Any = query, common: Any = common, laid: Any = laid) -> None:
-            for _ in scheme.stream(1, laid, query, common):
+        def answer(scheme: Scheme = scheme, query: Any = query, laid: Any = laid) -> None:
+            for _ in scheme.stream(1, laid, query, scheme.common(new_key(), bytes(32), b"bench")):
                 pass
 
         called = name + (", shuffled" if shuffle and "sealed" not in name else "")

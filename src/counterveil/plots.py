@@ -163,6 +163,11 @@ def speed(path: Path, timed: Sequence[Timed], scaled: Sequence[Timed], *, title:
         axes.set_yscale("log")
         axes.set_xlabel("codes in the database, M · d")
         axes.set_ylabel("nanoseconds a code")
+        axes.minorticks_off()
+        ticks = [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]
+        low, high = axes.get_ylim()
+        shown = [tick for tick in ticks if low <= tick <= high]
+        axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
         axes.set_title("One question, table with 16 levels: flat once it is worth the call", loc="left", fontsize=10)
         axes.legend(frameon=False, fontsize=8)
         _save(figure, path.with_name("scaling.png"))
