@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from counterveil import CATALOGUE, Question, make_scheme
+from counterveil import CATALOGUE, Question, engine, make_scheme
 from counterveil.randomness import Fresh
 
 M, D, R = 100_000, 20, 10
@@ -35,6 +35,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(0, R + 1, (M, D)).astype(np.uint8)
     x = rng.integers(0, R + 1, D)
+    laid = engine.opened(rows)  # as a server lays them out
     plain, Q = rows.astype(np.float64), x.astype(np.float64)
 
     def numpy_literal() -> object:
@@ -56,7 +57,7 @@ def main() -> None:
         common = scheme.common(bytes(32), scheme.digest(rows), b"benchmark")
 
         def answer(scheme=scheme, query=query, common=common) -> object:  # type: ignore[no-untyped-def]
-            return scheme.answer(1, rows, query, common)
+            return scheme.answer(1, laid, query, common)
 
         times = [(seconds(answer), seconds(numpy_literal), seconds(numpy_einsum)) for _ in range(ROUNDS + 3)][3:]
         ours, literal, einsum = (statistics.median(t) * 1e3 for t in zip(*times, strict=True))
