@@ -30,7 +30,7 @@ VECTORS = all(f"+{name}" in _COMPILED_FOR for name in _NEEDED) and not getattr(n
 MIDDLE = 8192  # of the squares of [-128:127]
 SUMMED = 256  # features whose bytes add up below 2^16
 _WRAPPING = 7  # bytes of an entry from which on sums of so many may not fit 64 bits
-_TILE = 8  # blocks that are gone through a few features at a time, where the tables of all are too many
+_TILE = 8  # blocks that are gone through a few features at a time, since the tables of all do not fit the first cache
 _GROUPS = range(0, ROWS, 64)  # where groups of rows begin, as many as a register has bytes
 _I8, _I32, _I64 = (ir.IntType(n) for n in (8, 32, 64))
 
@@ -315,16 +315,19 @@ def vector_polynomial(digits, codes, factors, ends, base, constant, lift, q, val
 @compiled
 def plain_table(codes, tables, starts, often, q, values):  # type: ignore[no-untyped-def]
     """Scan blocks for sum_j of the y_j-th entry after starts[j], mod q; sums hold so many entries and a value."""
-    for block in range(len(codes)):
-        out = values[block * ROWS : (block + 1) * ROWS]
-        out[:] = 0
+    for tile in range(0, len(codes), _TILE):
+        blocks = codes[tile : tile + _TILE]
+        sums = values[tile * ROWS : (tile + len(blocks)) * ROWS]
+        sums[:] = 0
         for first in range(0, len(starts), often):
             for j in range(first, min(first + often, len(starts))):
-                entries, levels = tables[starts[j] :], codes[block, j]
-                for row in range(ROWS):
-                    out[row] += np.int64(entries[levels[row]])
-            for row in range(ROWS):
-                out[row] = _rest(out[row], np.float64(out[row]) / q, q)
+                entries = tables[starts[j] :]
+                for block in range(len(blocks)):
+                    levels, out = blocks[block, j], sums[block * ROWS : (block + 1) * ROWS]
+                    for row in range(ROWS):
+                        out[row] += np.int64(entries[levels[row]])
+            for row in range(sums.size):
+                sums[row] = _rest(sums[row], np.float64(sums[row]) / q, q)
 
 
 @compiled
