@@ -12,9 +12,10 @@ import pytest
 
 from counterveil import Database, Deployment, Schema, local
 from counterveil.advice import advise, coarser, write_choice
-from counterveil.attacks import InProcess, Report, Seen, attack_all, attack_deployment, crafted, multilateration
+from counterveil.attacks import Report, attack_all, attack_deployment, crafted, multilateration
 from counterveil.datasets import german_credit
 from counterveil.errors import EmptyDatabase, OutOfRange
+from counterveil.oracles import InProcess, Seen
 from service import numbers_database, running
 from test_leakage import DATA, needs_data
 from test_service import cli

@@ -111,6 +111,20 @@ def test_blocks_with_very_many_features(bits: int, d: int) -> None:
 
 
 @pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_tables_of_the_largest_entries_there_are(vectors: bool, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums that 64 bits hold three of, one of, or many."""
+    from counterveil.engine import scans
+
+    monkeypatch.setattr(scans, "VECTORS", vectors and scans.VECTORS)
+    codes = np.full((130, 21), np.iinfo(kind).max if kind == np.uint8 else 300, dtype=kind)
+    for bits in (31, 32, 33, 48, 49, 56, 57, 60, 61, 62):
+        field = Field(int(prevprime(1 << bits)))
+        tables = [np.full(301, field.q - 1)] * 21
+        assert set(table(field, blocks(codes), tables).tolist()) == {-21 % field.q}
+
+
+@pytest.mark.parametrize("vectors", [True, False])
 def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from counterveil.engine import scans
 

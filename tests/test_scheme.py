@@ -201,3 +201,19 @@ def test_differences_find_what_the_papers_algorithm_finds(costs: list[int]) -> N
     revealed = reveal.apply(field, np.array(costs), Common(bytes(32), digest=b"", ticket=b"t", servers=()))
     ours, papers = reveal.nearest(field, revealed), algorithm_1(revealed.tolist(), field.q, 100)
     assert costs[ours] == costs[papers] == min(costs)
+
+
+@pytest.mark.parametrize("name", ["baseline", "diff", "mask+", "table/masked_differences"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_answer_is_the_same_in_parts(name: str, shuffle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    scheme = make_scheme(name, levels=9, d=3, shuffle=shuffle, d_min=4 if "mask" in name else 1)
+    query = rng.integers(0, scheme.field.q, scheme.symbols)
+    for count in (1, 2, 7, 8, 14, 15, 50):
+        rows = rng.integers(0, 10, (count, 3)).astype(np.uint8)
+        answers = []
+        for part in (7, 1 << 16):
+            monkeypatch.setattr("counterveil.reveals.opened._PART", part)
+            common = scheme.common(bytes(32), bytes(32), b"ticket")
+            answers.append(scheme.answer(1, rows, query, common).tolist())
+        assert answers[0] == answers[1]

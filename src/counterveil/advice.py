@@ -18,7 +18,7 @@ from rich.progress import track
 
 from . import checks
 from .arrays import Vector
-from .database import Database, accepted_rows
+from .database import Database
 from .deployment import DOWNLOAD, OPENED, SEALED, Deployment
 from .errors import EmptyDatabase, NotOffered, OutOfRange
 from .features import Numeric, is_missing
@@ -28,6 +28,7 @@ from .leakage import estimate, populations
 from .randomness import Fresh, new_key
 from .schema import Chosen, Schema
 from .spir import make_spir
+from .verdicts import accepted_rows
 
 Floats = NDArray[np.float64]
 

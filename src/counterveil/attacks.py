@@ -7,105 +7,29 @@ right rows afterwards, to count. Simulations: what is asked is drawn with a seed
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 from rich.progress import track
 
 from .arrays import Codes, Vector
-from .client import Client
 from .database import Database
 from .deployment import Deployment
-from .errors import NotOffered, OutOfRange
+from .errors import NotOffered
 from .features import Categorical
 from .field import Field
 from .forms import Question
-from .forms.table import Table as TableForm
-from .in_process import Local
-from .preferences import Preferences, Tariff
-from .randomness import new_key
+from .oracles import InProcess, Oracle, unbounded
+from .preferences import Tariff
 from .schema import Schema
-from .scheme import Scheme, run
 
 OVERSIZED = 2**61 - 1
 _TICKETS = "few tickets; sealed"
 _ROW = "sealed: a ticket is a row"
-
-
-class Oracle(Protocol):
-    """A deployment, as one who asks it sees it. Every call costs a ticket."""
-
-    deployment: Deployment
-
-    def reveal(self, question: Question) -> Seen: ...
-    def fetch(self, own: Vector) -> Vector: ...
-
-
-class Seen(NamedTuple):
-    """What one ticket gives: all that is revealed, the position that was fetched, and the codes of that record."""
-
-    revealed: Vector
-    position: int
-    record: Vector
-
-
-def unbounded(scheme: Scheme) -> Scheme:
-    """Return the scheme as a cheat asks it: costs as large as the field holds, which no server can see."""
-    if not isinstance(scheme.form, TableForm):
-        return scheme
-    room = bisect_left(range(scheme.field.q), scheme.field.q, key=lambda B: scheme.reveal.least(B, scheme.servers)) - 1
-    return replace(scheme, form=replace(scheme.form, cap=room // scheme.form.d))
-
-
-class InProcess:
-    """All parties in this process."""
-
-    def __init__(self, database: Database, deployment: Deployment) -> None:
-        self.deployment, self._bank = deployment, Local(database, deployment)
-        self._rows, self._scheme = deployment.rows(database.codes), unbounded(deployment.scheme)
-        self._key, self._digest, self._codes = new_key(), self._scheme.digest(self._rows), database.codes
-        self._records = database.records
-
-    def reveal(self, question: Question) -> Seen:
-        """Ask, honestly or not, and return all that comes of it."""
-        common = self._scheme.common(self._key, self._digest, new_key())
-        asked = run(self._scheme, self._rows, question, common=common, records=self._records)
-        order = self._scheme.reveal.order(len(self._rows), common)
-        row = asked.position if order is None else order[asked.position]
-        return Seen(asked.revealed, asked.position, self._codes[row].astype(np.int64))
-
-    def fetch(self, own: Vector) -> Vector:
-        """Ask as a person with these codes; return the codes of the record that comes back."""
-        return self._bank.fetch(own, Preferences())[1][0].codes
-
-
-class OverHttp:
-    """Servers that run, and tickets for them."""
-
-    def __init__(self, client: Client, tickets: Sequence[str]) -> None:
-        self.deployment, self._client, self._tickets = client.deployment, client, iter(tickets)
-        self._cheat = replace(client.deployment, scheme=unbounded(client.deployment.scheme))
-
-    def _ticket(self) -> str:
-        ticket = next(self._tickets, None)
-        if ticket is None:
-            raise OutOfRange("tickets", got="none left", expected="one for every question of the attack")
-        return ticket
-
-    def reveal(self, question: Question) -> Seen:
-        """Ask, honestly or not, and return all that comes of it."""
-        revealed, record = self._client.reveal(question, ticket=self._ticket(), deployment=self._cheat)
-        return Seen(revealed, self._cheat.scheme.nearest(revealed), record.codes)
-
-    def fetch(self, own: Vector) -> Vector:
-        """Ask as a person with these codes; return the codes of the record that comes back."""
-        question, _ = self.deployment.question(own, Preferences())
-        return self._client.reveal(question, ticket=self._ticket())[1].codes
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from .errors import WrongType
 from .experiments import Claim
 from .frames import Table, as_label
 from .leakage import Leakage, estimate, populations
+from .oracles import OverHttp
 from .reveals import REVEALS, Reveal, make_reveal
 from .schema import Schema
 from .scheme import Scheme
@@ -267,7 +268,7 @@ def attack(
         raise WrongType("tickets", got="tickets and no server", expected="--server URL for each server they are for")
     if servers:
         with Client(servers) as client:
-            oracle = attacks.OverHttp(client, _tickets(ticket_file))
+            oracle = OverHttp(client, _tickets(ticket_file))
             reports = attacks.attack_deployment(oracle, database, tickets=probes)
     else:
         progress = console.is_terminal and not as_json

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,12 +31,12 @@ from rich.progress import Progress, track
 
 from . import checks
 from .arrays import Bytes, Codes, Vector
-from .errors import EmptyDatabase, InvalidBundle, InvalidInput, UnknownName, WrongShape, WrongType
-from .features import is_missing, plain
+from .errors import EmptyDatabase, InvalidBundle, InvalidInput, UnknownName, WrongType
 from .frames import Table
 from .keys import SIGNATURE_BYTES, Issuer
 from .records import RecordKind, encode, layout
 from .schema import Schema
+from .verdicts import accepted_rows
 
 _MAGIC = b"COUNTERVEIL BUNDLE 1\n"
 _ALIGN = 4096
@@ -378,48 +378,3 @@ def _chunk_codes(feature: Any, column: Any, chunk: slice, clamp: bool) -> Vector
 
 def _chunks(count: int) -> Iterator[slice]:
     return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
-
-
-def accepted_rows(table: Table, schema: Schema, model: Any, accepted: Any) -> Any:
-    """Return, for every row, whether it is accepted."""
-    if model is None and accepted is None:
-        raise WrongType("accepted", got="no model and no column", expected="one that says who is accepted")
-    if model is None:
-        column, label = accepted if isinstance(accepted, tuple) and len(accepted) == 2 else (accepted, None)
-        if not isinstance(column, str):
-            raise WrongType("accepted", got=type(column).__name__, expected="a column, or a pair of column and value")
-        verdicts, what = _as_list(table.column(column)), f"column {column!r}"
-    else:
-        verdicts, label, what = _verdicts(table, schema, model), accepted, "model"
-    if len(verdicts) != table.count:
-        raise WrongShape(what, got=f"{len(verdicts)} verdicts", expected=f"one for each of {table.count} rows")
-    odd = [v for v in verdicts if is_missing(v) or not isinstance(v, str | int | float)]
-    if odd:
-        raise WrongType(what, got=repr(odd[0])[:60], expected="a verdict for every row")
-    if label is not None:
-        if plain(label) not in set(verdicts):
-            raise EmptyDatabase(what, got=f"no row with {label!r}", expected="at least one")
-        return np.array([v == label for v in verdicts])
-    odd = [v for v in verdicts if v not in (0, 1)]
-    if odd:
-        raise WrongType(what, got=repr(odd[0]), expected="True or False, 1 or 0; or say which label means accepted")
-    return np.array([bool(v) for v in verdicts])
-
-
-def _verdicts(table: Table, schema: Schema, model: Any) -> list[Any]:
-    predict: Callable[[Any], Any] | None = getattr(model, "predict", None)
-    if predict is not None:
-        names = [str(n) for n in getattr(model, "feature_names_in_", schema.names)]
-        return _as_list(predict(table.select(names)))
-    if callable(model):
-        return _as_list(model(table.select(table.names)))
-    raise WrongType("model", got=type(model).__name__, expected="a classifier with predict, or a function")
-
-
-def _as_list(values: Any) -> list[Any]:
-    if np.ndim(values) == 2 and np.shape(values)[1] == 1:
-        values = np.asarray(values)[:, 0]
-    if not hasattr(values, "__iter__"):
-        raise WrongType("model", got=type(values).__name__, expected="a verdict for every row")
-    items = values.to_list() if hasattr(values, "to_list") else list(values)
-    return [plain(item) for item in items]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -27,18 +27,14 @@ from . import checks
 from .arrays import Order, Vector
 from .errors import OutOfRange, WrongType
 from .field import Field
+from .matchings import TooMany, log_permanent
 from .randomness import CommonRandomness
 from .reveals import Opened, Reveal, Sealed
 
 Floats = NDArray[np.float64]
 _MOST_CASES = 10_000_000  # that enumeration may hold at once
 _MOST_VALUES = 20_000_000  # that a mask may spread costs over
-_MOST_STATES = 500  # of the count of matchings, before it gives up
 _Z = 1.959964  # standard errors of a 95 % interval
-
-
-class _TooMany(Exception):
-    """Too many ways to match masked costs with rows to count them."""
 
 
 class Revealing(Protocol):
@@ -217,7 +213,7 @@ def estimate(
         raise WrongType("reveal", got=type(reveal).__name__, expected="one of the table; others can be enumerated")
     try:
         return _estimated(reveal, cases, rows, samples, generator, drawn, progress)
-    except _TooMany:
+    except TooMany:
         return _bounded(reveal, cases, rows, samples, generator, drawn)
 
 
@@ -352,52 +348,9 @@ def _log_matchings(y: Vector, z: Vector, reveal: Reveal, width: int) -> float:
     """Return log2 P(z | y) for masked costs in a secret order: the share of orders and masks that give z."""
     shifts = range(1 - width, width) if reveal.differences else [0]
     scaled = np.sort(y * reveal.expansion)
-    logs = [_log_permanent(scaled, np.sort(z + shift), width) for shift in shifts]
+    logs = [log_permanent(scaled, np.sort(z + shift), width) for shift in shifts]
     total = float(np.logaddexp2.reduce([log for log in logs if log > -math.inf]))
     return total - math.lgamma(len(y) + 1) / math.log(2) - len(y) * math.log2(width)
-
-
-def _log_permanent(y: Vector, z: Vector, width: int) -> float:
-    """Return log2 of how many ways there are to give every z its own y with 0 <= z - y < width.
-
-    Values in ascending order; the state is how many y of each recent value are still free.
-    """
-    ways: dict[tuple[tuple[int, int], ...], float] = {(): 0.0}
-    held = dict(zip(*np.unique(y, return_counts=True), strict=True))
-    wanted = dict(zip(*np.unique(z, return_counts=True), strict=True))
-    for value in sorted({*held, *wanted}):
-        after: defaultdict[tuple[tuple[int, int], ...], list[float]] = defaultdict(list)
-        for state, log in ways.items():
-            if any(v <= value - width for v, _ in state):
-                continue  # one that nothing can match any more
-            free = dict(state)
-            if value in held:
-                free[int(value)] = int(held[value])
-            for taken, more in _takings(sorted(free.items()), int(wanted.get(value, 0))):
-                after[taken].append(log + more)
-        if len(after) > _MOST_STATES:
-            raise _TooMany
-        if not after:
-            return -math.inf
-        ways = {state: float(np.logaddexp2.reduce(logs)) for state, logs in after.items()}
-    return ways.get((), -math.inf)
-
-
-def _takings(free: list[tuple[int, int]], wanted: int) -> list[tuple[tuple[tuple[int, int], ...], float]]:
-    """Return what is left after so many are taken, in every way, with log2 of the number of ways in order."""
-    if sum(count for _, count in free) < wanted:
-        return []
-    if not free:
-        return [((), 0.0)]
-    (value, there), rest = free[0], free[1:]
-    results = []
-    for taken in range(min(there, wanted) + 1):
-        ways = math.log2(math.comb(there, taken) * math.perm(wanted, taken))
-        mine = ((value, there - taken),) if there > taken else ()
-        results += [((*mine, *left), ways + more) for left, more in _takings(rest, wanted - taken)]
-        if len(results) > _MOST_STATES:
-            raise _TooMany
-    return results
 
 
 @dataclass(frozen=True)
