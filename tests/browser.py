@@ -30,7 +30,7 @@ def opened(
     address: str,
     servers: list[str],
     *,
-    ticket: str = "",
+    ticket: str | list[str] = "",
     person: dict[str, Any] | None = None,
     **options: Any,
 ) -> Page:
@@ -39,7 +39,8 @@ def opened(
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)
-    fragment = [("server", url) for url in servers] + [("ticket", ticket), ("person", json.dumps(person or {}))]
+    fragment = [("server", url) for url in servers] + [("person", json.dumps(person or {}))]
+    fragment += [("ticket", each) for each in ([ticket] if isinstance(ticket, str) else ticket)]
     page.goto(f"{address}#{urlencode(fragment)}")
     page.wait_for_selector("#features fieldset, .trouble")
     assert not complaints, complaints

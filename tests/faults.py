@@ -39,8 +39,6 @@ class Fault:
         self.expected = [bank.ask(person) for person in self.people]
 
     async def run(self) -> None:
-        with self.service.client() as client:
-            self._minter = client
         killers = [asyncio.create_task(self._kill(process)) for process in self.service.processes]
         asking = [asyncio.create_task(self._applicant(n)) for n in range(_ASKING)]
         await asyncio.gather(*killers)
@@ -60,7 +58,7 @@ class Fault:
     async def _applicant(self, number: int) -> None:
         client = AsyncClient(self.service.urls, patience=30.0, watch=self._note)
         while not self.done:
-            ticket = self.service.ticket(self._minter)
+            ticket = self.service.ticket()
             if number % 3 == 0:
                 who = self.random.sample(range(len(self.people)), 2)
                 await asyncio.gather(*(self._ask(client, i, ticket, cheats=True) for i in who))
@@ -68,9 +66,10 @@ class Fault:
                 await self._ask(client, self.random.randrange(len(self.people)), ticket, cheats=False)
         await client.close()
 
-    def _note(self, peer: Peer, sent: wire.Message, _: wire.Message) -> None:
+    def _note(self, peer: Peer, sent: wire.Request, _: wire.Reply) -> None:
         """Keep what a server answered, by ticket and request."""
-        key = (peer.manifest.server, wire.decode_ticket(sent.ticket).claims.id, sent.request)
+        ticket = hashlib.sha256(wire.decode_ticket(sent.ticket).claims.id).digest()
+        key = (peer.manifest.server, ticket, sent.request)
         self.answered[key].add(hashlib.sha256(wire.encode(sent)).digest())
 
     async def _ask(self, client: AsyncClient, i: int, ticket: wire.Ticket, *, cheats: bool) -> None:
@@ -98,7 +97,7 @@ class Fault:
         for process in self.service.processes:
             with sqlite3.connect(process.ledger) as database:
                 assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-                held = {(i, r): f for i, r, f in database.execute("SELECT id, request, fingerprint FROM spent")}
+                held = {(i, r): f for i, r, f in database.execute("SELECT ticket, request, fingerprint FROM spent")}
             for (server, ticket, request), bodies in self.answered.items():
                 if server == process.number:
                     assert bodies == {held[ticket, request]}

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +34,20 @@ from counterveil import (
 )
 from counterveil.field import Field
 from counterveil.garble import Garbler, hashed, tweaks
-from counterveil.keys import Issuer
+from counterveil.keys import Issuer, SigningKey
 from counterveil.ledger import Ledger
+from counterveil.packages import unpackage
 from counterveil.randomness import keystream, uniform
-from counterveil.server import Server, make_terms
+from counterveil.server import Server
 from counterveil.spir import make_spir
-from counterveil.wire import Claims, Message, Ticket
+from counterveil.terms import make_terms, sign_terms
+from counterveil.wire import Claims, Reply, Request, SignedTerms, Ticket
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 NOW = 1_800_000_000
 PRIVATE, COMMON = bytes(range(32)), bytes(range(32, 64))
+OWN = [bytes(range(64, 96)), bytes(range(96, 128))]
+ADDRESSES = ("https://one.example", "https://two.example")
 DATA = {
     "income": [1000, 2000, 3000, 4000, 2500],
     "job": ["clerk", "cook", "clerk", "driver", "cook"],
@@ -77,18 +83,48 @@ def issuer() -> Issuer:
     return Issuer(Ed25519PrivateKey.from_private_bytes(PRIVATE))
 
 
-def server(number: int, ledger: Ledger) -> Server:
-    database = Database.build(DATA, schema(), accepted="ok").sign(issuer())
-    deployment = Deployment.of(database.schema, record=database.record)
-    terms = make_terms(database, deployment, issuer=issuer().public)
-    return Server(number, database, deployment, terms, key=COMMON, ledger=ledger, clock=lambda: NOW)
+def own(number: int) -> SigningKey:
+    return SigningKey(Ed25519PrivateKey.from_private_bytes(OWN[number - 1]))
+
+
+def database() -> Database:
+    return Database.build(DATA, schema(), accepted="ok").sign(issuer())
+
+
+def issued(addresses: tuple[str, ...] = ADDRESSES, **changes: Any) -> SignedTerms:
+    held = database()
+    deployment = Deployment.of(held.schema, record=held.record)
+    keys = [own(n).public for n in (1, 2)]
+    return sign_terms(make_terms(held, deployment, keys=keys, service="vectors", **changes), addresses, issuer())
+
+
+def server(number: int, ledger: Ledger, addresses: tuple[str, ...] = ADDRESSES, key: bytes = COMMON) -> Server:
+    return Server(number, database(), issued(addresses), key=key, own=own(number), ledger=ledger, clock=lambda: NOW)
+
+
+def new_ledger(path: Path, number: int) -> Ledger:
+    """Return a new ledger with a known id."""
+    Ledger(path, number, new=True, clock=lambda: NOW).close()
+    with closing(sqlite3.connect(path)) as file:
+        for table in ("about", "origin"):
+            file.execute(f"UPDATE {table} SET instance = ?", (bytes([number] * 16),))  # noqa: S608
+        file.commit()
+    return Ledger(path, number, clock=lambda: NOW)
 
 
 def ticket(server: Server, number: int, **changes: Any) -> Ticket:
     """Return a ticket with a known id."""
-    claims = Claims(1, bytes([number] * 16), NOW + 3600, bytes.fromhex(server.manifest.digest), (1, 2), 0, 1)
+    claims = Claims(2, bytes([number] * 16), NOW + 3600, "vectors", (1, 2), "differences, shuffled", 0, 1)
     signed = wire.encode_claims(msgspec.structs.replace(claims, **changes))
     return Ticket(msgspec.structs.replace(claims, **changes), signed, issuer().sign("ticket", signed))
+
+
+def request(server: Server, kind: wire.RequestKind, number: int, good: Ticket, at: int, body: bytes) -> Request:
+    """Return a request with a known secret."""
+    manifest = server.manifest
+    secret = hashlib.sha256(b"secret %d %d" % (number, at)).digest()
+    key = bytes.fromhex(manifest.key)
+    return Request(2, kind, number, manifest.issued.digest, key, good.encode(), at, (1, 2), secret, body)
 
 
 def packing() -> list[dict[str, Any]]:
@@ -112,11 +148,11 @@ def bad_packing() -> list[dict[str, Any]]:
 
 def messages(first: Server) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     good_ticket = ticket(first, 1)
-    message = Message(1, "query", 1, good_ticket.encode(), 0, (1, 2), b"\x01\x02\x03")
-    good = [message, msgspec.structs.replace(message, kind="record-query", request=1)]
+    message = request(first, "query", 1, good_ticket, 0, b"\x01\x02\x03")
+    good: list[Request | Reply] = [message, msgspec.structs.replace(message, kind="record-query", request=1)]
     good += [
-        Message(1, "answer", 2, bytes(16), 0, (1, 2), b""),
-        Message(1, "record-answer", 64, bytes(16), 255, (64,), b""),
+        Reply(2, "answer", 2, bytes(16), 0, (1, 2), b""),
+        Reply(2, "record-answer", 64, bytes(16), 255, (64,), b""),
     ]
     whole = wire.encode(message)
     fields = msgspec.msgpack.decode(whole)
@@ -128,24 +164,28 @@ def messages(first: Server) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
         "nothing": b"",
         "cut short": whole[:-1],
         "a byte more": whole + b"\0",
-        "version 2": other(0, 2),
-        "version as text": other(0, "1"),
+        "version 1": other(0, 1),
+        "version as text": other(0, "2"),
         "an unknown kind": other(1, "sealed"),
         "server 0": other(2, 0),
         "server 65": other(2, 65),
-        "a ticket as text": other(3, "ticket"),
-        "a ticket of 513 bytes": other(3, bytes(513)),
-        "request 256": other(4, 256),
-        "request -1": other(4, -1),
-        "no servers": other(5, []),
-        "servers in disorder": other(5, [2, 1]),
-        "a server twice": other(5, [1, 1]),
-        "a body as text": other(6, "body"),
+        "a digest of 31 bytes": other(3, bytes(31)),
+        "a key id of 17 bytes": other(4, bytes(17)),
+        "a ticket as text": other(5, "ticket"),
+        "a ticket of 513 bytes": other(5, bytes(513)),
+        "request 256": other(6, 256),
+        "request -1": other(6, -1),
+        "no servers": other(7, []),
+        "servers in disorder": other(7, [2, 1]),
+        "a server twice": other(7, [1, 1]),
+        "a secret of 31 bytes": other(8, bytes(31)),
+        "no secret": other(8, b""),
+        "a body as text": other(9, "body"),
         "a field too few": msgspec.msgpack.encode(fields[:-1]),
         "a field too many": msgspec.msgpack.encode([*fields, 0]),
-        "a map": msgspec.msgpack.encode({"version": 1}),
-        "a number written longer than needed": whole.replace(b"\x01\xa5query", b"\xcc\x01\xa5query"),
-        "an array written longer than needed": b"\xdc\x00\x07" + whole[1:],
+        "a map": msgspec.msgpack.encode({"version": 2}),
+        "a number written longer than needed": whole.replace(b"\x02\xa5query", b"\xcc\x02\xa5query"),
+        "an array written longer than needed": b"\xdc\x00\x0a" + whole[1:],
     }
     shown = [
         {
@@ -157,6 +197,7 @@ def messages(first: Server) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
             "body": m.body.hex(),
             "hex": wire.encode(m).hex(),
         }
+        | ({"terms": m.terms.hex(), "key": m.key.hex(), "secret": m.secret.hex()} if isinstance(m, Request) else {})
         for m in good
     ]
     return shown, [{"why": why, "hex": data.hex()} for why, data in bad.items()]
@@ -167,8 +208,9 @@ def tickets(first: Server) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         {
             "id": t.claims.id.hex(),
             "expires": t.claims.expires,
-            "digest": t.claims.digest.hex(),
+            "service": t.claims.service,
             "servers": list(t.claims.servers),
+            "reveal": t.claims.reveal,
             "liars": t.claims.liars,
             "k": t.claims.k,
             "signature": t.signature.hex(),
@@ -178,7 +220,9 @@ def tickets(first: Server) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     ]
     text = ticket(first, 1).text()
     bad = {"nothing": "", "other letters": text[:-1] + "!", "cut short": text[:-4], "more": text + "AAAA"}
-    short = msgspec.msgpack.encode([msgspec.msgpack.encode([1, bytes(15), NOW, bytes(32), [1, 2], 0, 1]), bytes(64)])
+    short = msgspec.msgpack.encode(
+        [msgspec.msgpack.encode([2, bytes(15), NOW, "vectors", [1, 2], "sealed", 0, 1]), bytes(64)]
+    )
     bad["an id of 15 bytes"] = Ticket.text(Encoded(short))  # type: ignore[arg-type]
     return shown, [{"why": why, "text": data} for why, data in bad.items()]
 
@@ -201,28 +245,27 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     question, _ = deployment.question(deployment.schema.codes(person), Preferences(**PREFERENCES))
     good = ticket(servers[0], 7)
     queries = scheme.query(question, Pads(1))
-    asked = [
-        Message(1, "query", n, good.encode(), 0, (1, 2), wire.pack(scheme.field, q)) for n, q in enumerate(queries, 1)
-    ]
+    first = servers[0]
+    asked = [request(first, "query", n, good, 0, wire.pack(scheme.field, q)) for n, q in enumerate(queries, 1)]
     replies = [s.answer(wire.encode(m)).whole() for s, m in zip(servers, asked, strict=True)]
-    answers = [wire.unpack("answer", scheme.field, wire.decode(r, "answer").body, 4) for r in replies]
+    answers = [wire.unpack("answer", scheme.field, wire.decode_reply(r, "answer").body, 4) for r in replies]
     revealed = scheme.recover(question, queries, answers, 5).revealed
     position = scheme.nearest(revealed)
     spir = make_spir(servers=2, collusion=1, length=servers[0]._records.shape[1])
     wanted = [
-        Message(1, "record-query", n, good.encode(), 1, (1, 2), q.tobytes())
+        request(first, "record-query", n, good, 1, q.tobytes())
         for n, q in enumerate(spir.query(5, position, Pads(2)), 1)
     ]
     records = [s.record(wire.encode(m)).whole() for s, m in zip(servers, wanted, strict=True)]
-    parts = [np.frombuffer(wire.decode(r, "record-answer").body, dtype=np.uint8) for r in records]
+    parts = [np.frombuffer(wire.decode_reply(r, "record-answer").body, dtype=np.uint8) for r in records]
 
-    def refused(code: str, why: str, message: Message, path: str = "/v1/answer") -> dict[str, str]:
+    def refused(code: str, why: str, message: Request, path: str = "/v1/answer") -> dict[str, str]:
         return {"why": why, "code": code, "path": path, "hex": wire.encode(message).hex()}
 
     change = msgspec.structs.replace
     query, record = asked[0], wanted[0]
 
-    def with_ticket(message: Message, **changes: Any) -> Message:
+    def with_ticket(message: Request, **changes: Any) -> Request:
         return change(message, ticket=ticket(servers[0], 8, **changes).encode())
 
     forged = change(good, signature=bytes(64))
@@ -232,10 +275,11 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
         refused("ticket_forged", "a signature of zeros", change(query, ticket=forged.encode())),
         refused("ticket_expired", "an hour ago", with_ticket(query, expires=NOW - 3600)),
         refused("ticket_expired", "this very second", with_ticket(query, expires=NOW)),
-        refused(
-            "ticket_for_another_database", "a stale digest",
-            with_ticket(query, digest=bytes(32)),
-        ),
+        refused("ticket_used", "the same question with another secret", change(query, secret=bytes(32))),
+        refused("other_terms", "a stale digest", change(query, terms=bytes(32))),
+        refused("other_key", "a common key that was rotated", change(query, key=bytes(16))),
+        refused("ticket_for_another_service", "a ticket of another service", with_ticket(query, service="other")),
+        refused("ticket_not_offered", "a ticket for less", with_ticket(query, reveal="sealed, shuffled")),
         refused("ticket_not_offered", "two records", with_ticket(query, k=2)),
         refused("ticket_not_offered", "corrections", with_ticket(query, liars=1)),
         refused(
@@ -269,7 +313,8 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
         "position": position,
         "record_queries": [wire.encode(m).hex() for m in wanted],
         "record_answers": [r.hex() for r in records],
-        "record": spir.recover(parts).hex(),
+        "package": spir.recover(parts).hex(),
+        "record": unpackage(spir.recover(parts)).hex(),
         "refused_by_server_1": refusals,
     }
 
@@ -314,7 +359,7 @@ def sealed() -> dict[str, Any]:
 
 def make(ledgers: Path) -> dict[str, Any]:
     """Return all files."""
-    servers = [server(n, Ledger(ledgers / f"ledger-{n}", n, new=True, clock=lambda: NOW)) for n in (1, 2)]
+    servers = [server(n, new_ledger(ledgers / f"ledger-{n}", n)) for n in (1, 2)]
     good, bad = messages(servers[0])
     good_tickets, bad_tickets = tickets(servers[0])
     return {
@@ -330,6 +375,7 @@ def make(ledgers: Path) -> dict[str, Any]:
             "now": NOW,
             "common_key": COMMON.hex(),
             "issuer_private_key": PRIVATE.hex(),
+            "server_private_keys": [key.hex() for key in OWN],
             "data": DATA,
             "manifests": [json.loads(wire.encode_manifest(s.manifest)) for s in servers],
             "question": conversation(servers),

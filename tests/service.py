@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,11 +19,22 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from counterveil import Database, Numeric, Schema
+from counterveil import Database, Deployment, Numeric, Schema
 from counterveil.client import Client
-from counterveil.keys import COMMON, PRIVATE, PUBLIC, Issuer, write_keys
+from counterveil.keys import (
+    COMMON,
+    PRIVATE,
+    SERVER_PRIVATE,
+    SERVER_PUBLIC,
+    Issuer,
+    read_public,
+    write_keys,
+    write_server_keys,
+)
+from counterveil.terms import make_terms, sign_terms, write_terms
 from counterveil.tickets import mint
-from counterveil.wire import Ticket
+from counterveil.wire import SignedTerms, Ticket
+from relay import Relay
 
 COMMAND = [sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')"]
 
@@ -41,18 +53,24 @@ def numbers_database(count: int, d: int, levels: int = 20) -> Database:
     return Database.build(numbers_frame(count, d, levels), numbers_schema(d, levels), accepted="ok")
 
 
+# What the institution chooses in the terms; everything else is a setting of the servers.
+TERMS = {"--scheme": str, "--download-limit": int, "--collusion": int, "--max-weight": int, "--d-min": int,
+         "--norm": int, "--robust": int, "--window": int, "--service": str, "-k": int}  # fmt: skip
+
+
 class Process:
     """One `counterveil serve`, which can be killed and started again at the same address."""
 
-    def __init__(self, folder: Path, bundle: Path, number: int, arguments: Sequence[object]) -> None:
+    def __init__(self, folder: Path, bundle: Path, number: int, port: int, arguments: Sequence[object]) -> None:
         self.number, self.log, self.ledger = number, folder / f"log-{number}", folder / f"ledger-{number}"
         self._command = [*COMMAND, "serve", str(bundle), "--server", str(number), "--ledger", str(self.ledger)]
+        self._command += ["--terms", str(folder / "terms"), "--key", str(folder / str(number) / SERVER_PRIVATE)]
         self._command += ["--common-key", str(folder / COMMON), *map(str, arguments)]
-        self._port = 0
+        self.port = port
         self.start(new=True)
 
     def start(self, *, new: bool = False) -> None:
-        more = ["--port", str(self._port)] + (["--new-ledger"] if new else [])
+        more = ["--port", str(self.port)] + (["--new-ledger"] if new else [])
         with self.log.open("ab") as log:
             mark = log.tell()
             self.process = subprocess.Popen([*self._command, *more], stderr=log, stdout=log, env=os.environ)
@@ -65,7 +83,7 @@ class Process:
             said = self.log.read_bytes()[self._mark :].decode()
             found = re.search(r"running on (https?)://[^:\s]+:(\d+)", said)
             if found:
-                self.scheme, self._port = found[1], int(found[2])
+                self.scheme, self.port = found[1], int(found[2])
                 return
             if self.process.poll() is not None:
                 break
@@ -74,7 +92,7 @@ class Process:
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://localhost:{self._port}"
+        return f"{self.scheme}://localhost:{self.port}"
 
     def kill(self) -> None:
         self.process.kill()
@@ -90,41 +108,100 @@ class Process:
 
 
 class Service:
-    """A deployment that runs: its processes, its issuer, and tickets."""
+    """A deployment that runs: its processes, its issuer, its terms, and tickets.
+
+    `arguments` are options of `counterveil terms` and of `counterveil serve`, mixed. With `relays` the terms say that
+    each server is at a relay, which keeps every byte.
+    """
 
     def __init__(
-        self, folder: Path, database: Database, servers: int, *arguments: object, is_open: bool = False
+        self,
+        folder: Path,
+        database: Database,
+        servers: int,
+        *arguments: object,
+        is_open: bool = False,
+        relays: bool = False,
     ) -> None:
-        self.folder = folder
+        self.folder, self.is_open = folder, is_open
         if not (folder / COMMON).exists():
             write_keys(folder)
         self.issuer = Issuer.load(folder / PRIVATE)
-        self.database = database.sign(self.issuer)
+        for n in range(1, servers + 1):
+            if not (folder / str(n)).exists():
+                write_server_keys(folder / str(n))
+        self._chosen, settings = _parted(arguments)
+        ports = [free_port() for _ in range(servers)]
+        plain = "https" if "--tls-cert" in settings else "http"
+        direct = [f"{plain}://localhost:{port}" for port in ports]
+        self.relays = [Relay(url) for url in direct] if relays else []
+        self.urls = [relay.url for relay in self.relays] or direct
         self.bundle = folder / "test.bundle"
-        self.database.save(self.bundle)
-        tickets = ["--open"] if is_open else ["--issuer", folder / PUBLIC]
-        self.processes = [Process(folder, self.bundle, n, [*tickets, *arguments]) for n in range(1, servers + 1)]
+        self.publish(database)
+        self.processes = [
+            Process(folder, self.bundle, n, port, settings)
+            for n, port in zip(range(1, servers + 1), ports, strict=True)
+        ]
         for process in self.processes:
             process.wait()
 
-    @property
-    def urls(self) -> list[str]:
-        return [process.url for process in self.processes]
+    def publish(self, database: Database, **changes: Any) -> None:
+        """Sign a database and its terms, and put both where the servers read them when they start."""
+        self.database = database.sign(self.issuer)
+        self.database.save(self.bundle)
+        chosen = {"servers": len(self.urls)} | self._chosen | changes
+        own = {name: chosen.pop(name) for name in ("service", "window", "robust") if name in chosen}
+        deployment = Deployment.serving(self.database, robust=own.get("robust", 0), **chosen)
+        keys = [read_public(self.folder / str(n) / SERVER_PUBLIC) for n in range(1, len(self.urls) + 1)]
+        terms = make_terms(self.database, deployment, keys=keys, is_open=self.is_open, **own)
+        self.issued: SignedTerms = sign_terms(terms, self.urls, self.issuer)
+        write_terms(self.folder / "terms", self.issued)
 
     def client(self, **options: Any) -> Client:
         return Client(self.urls, **options)
 
-    def ticket(self, client: Client, servers: Sequence[int] | None = None, **options: Any) -> Ticket:
-        manifest = client.peers[0].manifest
-        chosen = servers or [peer.manifest.server for peer in client.peers]
+    def ticket(self, client: Client | None = None, servers: Sequence[int] | None = None, **options: Any) -> Ticket:
+        """Mint a ticket, for all servers that the client knows."""
+        terms = self.issued.terms
+        known = [peer.manifest.server for peer in client.peers] if client else []
+        chosen = servers or known or range(1, terms.parameters.servers + 1)
         given: dict[str, Any] = {"expires": int(time.time()) + 3600, "issuer": self.issuer} | options
-        return mint(bytes.fromhex(manifest.digest), chosen, **given)
+        return mint(terms, chosen, **given)
 
-    def stop(self) -> None:
+    def halt(self) -> None:
+        """Stop all servers."""
         for process in self.processes:
             process.process.terminate()
         for process in self.processes:
             process.stop()
+
+    def resume(self) -> None:
+        """Start them again, at the same addresses."""
+        for process in self.processes:
+            process.start()
+        for process in self.processes:
+            process.wait()
+
+    def stop(self) -> None:
+        self.halt()
+        for relay in self.relays:
+            relay.close()
+
+
+def _parted(arguments: Sequence[object]) -> tuple[dict[str, Any], list[object]]:
+    """Part what the institution chooses from the servers' settings."""
+    chosen: dict[str, Any] = {}
+    settings: list[object] = []
+    left = [part for argument in arguments for part in str(argument).split("=")]
+    while left:
+        option = str(left.pop(0))
+        if option in ("--shuffle", "--no-shuffle"):
+            chosen["shuffle"] = option == "--shuffle"
+        elif option in TERMS:
+            chosen[option.lstrip("-").replace("-", "_")] = TERMS[option](left.pop(0))
+        else:
+            settings.append(option)
+    return chosen, settings
 
 
 @contextmanager
@@ -146,3 +223,16 @@ def resident(service: Service) -> int:
     """Return the bytes of memory that server 1 holds."""
     pages = Path(f"/proc/{service.processes[0].process.pid}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def ledger_rows(path: Path) -> list[Any]:
+    """Return what a ledger holds: hash of the ticket's id, request, fingerprint."""
+    with sqlite3.connect(path) as database:
+        return database.execute("SELECT ticket, request, fingerprint FROM spent").fetchall()
+
+
+def cli(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line."""
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120, input=given
+    )

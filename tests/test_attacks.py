@@ -16,9 +16,8 @@ from counterveil.attacks import Report, attack_all, attack_deployment, crafted, 
 from counterveil.datasets import german_credit
 from counterveil.errors import EmptyDatabase, OutOfRange
 from counterveil.oracles import InProcess, Seen
-from service import numbers_database, running
+from service import cli, numbers_database, running
 from test_leakage import DATA, needs_data
-from test_service import cli
 
 
 def by_name(reports: list[Report]) -> dict[tuple[str, str], Report]:

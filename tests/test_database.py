@@ -201,8 +201,8 @@ def test_a_truncated_or_padded_bundle_is_refused_with_the_reason(tmp_path: Path)
     path.write_bytes(whole + b"\0")
     with pytest.raises(InvalidBundle, match="end: 1 bytes more, expected nothing after the records"):
         Database.open(path)
-    path.write_bytes(whole.replace(b"BUNDLE 1", b"BUNDLE 2"))
-    with pytest.raises(InvalidBundle, match="first line: something else, expected COUNTERVEIL BUNDLE 1"):
+    path.write_bytes(whole.replace(b"BUNDLE 2", b"BUNDLE 3"))
+    with pytest.raises(InvalidBundle, match="first line: something else, expected COUNTERVEIL BUNDLE 2"):
         Database.open(path)
     with pytest.raises(InvalidBundle, match="No such file"):
         Database.open(tmp_path / "nowhere")
@@ -333,7 +333,7 @@ def test_a_manifest_nested_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bundle"
     Database.build(FRAME, SCHEMA, accepted=ACCEPTED).save(path)
     deep = b'{"schema":' + b"[" * 200_000
-    path.write_bytes(b"COUNTERVEIL BUNDLE 1\n" + len(deep).to_bytes(8, "little") + deep)
+    path.write_bytes(b"COUNTERVEIL BUNDLE 2\n" + len(deep).to_bytes(8, "little") + deep)
     with pytest.raises(InvalidBundle, match="manifest: something that cannot be read"):
         Database.open(path)
 

@@ -88,9 +88,8 @@ class Pads:
 
 def subset_answers(servers: int, prepared: Bytes, position: int, pads: range) -> list[Counter[Any]]:
     """For each byte of a part, the servers' answers together, counted over every honest query and every pad."""
-    spir = Subsets(servers, length=2)
+    spir = Subsets(servers, length=prepared.shape[1])
     part = spir.part
-    assert prepared.shape[1] == spir.parts * part
     counters: list[Counter[Any]] = [Counter() for _ in range(part)]
     for noise in range(2 ** (len(prepared) * spir.parts)):
         queries = spir.query(len(prepared), position, Fixed([noise]))

@@ -20,8 +20,8 @@ import msgspec
 from counterveil import wire
 from counterveil.client import Client
 from counterveil.wire import Ticket
-from service import numbers_database, resident, running
-from test_service import ledger_rows, some_query
+from deployed import a_request, some_query
+from service import ledger_rows, numbers_database, resident, running
 
 
 def mutants(good: bytes, chance: random.Random) -> bytes:
@@ -77,7 +77,7 @@ def test_mutated_requests(tmp_path: Path) -> None:
 
 def messages(client: Client, ticket: Ticket) -> tuple[bytes, bytes]:
     query = some_query(client, ticket)
-    record = wire.Message(1, "record-query", 1, ticket.encode(), 1, (1, 2), bytes(25))
+    record = a_request(client.peers[0].manifest, "record-query", 1, ticket, 1, (1, 2), bytes(25))
     return query, wire.encode(record)
 
 

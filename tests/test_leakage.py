@@ -22,7 +22,7 @@ from counterveil import REVEALS, Field, experiments
 from counterveil.errors import InvalidData, OutOfRange, WrongType
 from counterveil.leakage import Index, Population, estimate, exact, populations
 from counterveil.reveals import Reveal, Sealed, make_reveal
-from test_service import cli
+from service import cli
 
 DATA = Path(os.environ.get("COUNTERVEIL_DATA", ""))
 needs_data = pytest.mark.skipif(

@@ -3,113 +3,21 @@
 from __future__ import annotations
 
 import re
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-import uvicorn
 
-from counterveil import Counterfactual, Database, Deployment, local, wire
-from counterveil.app import make_app
+from counterveil import Counterfactual, local, wire
 from counterveil.client import Client
 from counterveil.errors import Disagreement, Refused, ServerFault, Tampered, TooManyLiars
 from counterveil.gf256 import PRODUCTS
-from counterveil.keys import Issuer
-from counterveil.ledger import Ledger
-from counterveil.randomness import Common, new_key
-from counterveil.server import Reply, Server, make_terms
+from counterveil.randomness import Common
 from counterveil.spir import Polynomials, Subsets
-from counterveil.tickets import mint
+from deployed import PERSON, Altered, Deployed, bump, deployed, flip, garbage, noise, symbols, two_records, views
 from service import numbers_database
-
-Altered = Callable[[Server, wire.Message], bytes]
-PERSON = {"x0": 3, "x1": 9, "x2": 14}
-
-
-def serving(server: Server) -> str:
-    """Serve in a thread until the process ends; return the address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    running = uvicorn.Server(uvicorn.Config(make_app(server), log_config=None, access_log=False, lifespan="off"))
-    threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True).start()
-    return f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-class Liar(Server):
-    """A server with the right rows and the right key that alters what it sends, and keeps what it is sent."""
-
-    on_answer: Altered | None = None
-    on_record: Altered | None = None
-
-    def answer(self, body: bytes) -> Reply:
-        return self._altered(super().answer(body), "answer", self.on_answer)
-
-    def record(self, body: bytes) -> Reply:
-        return self._altered(super().record(body), "record-answer", self.on_record)
-
-    def _altered(self, reply: Reply, kind: wire.Kind, alter: Altered | None) -> Reply:
-        if alter is None:
-            return reply
-        message = wire.decode(reply.whole(), kind)
-        altered = wire.encode(msgspec.structs.replace(message, body=alter(self, message)))
-        return Reply(len(altered), iter([altered]))
-
-
-class Deployed:
-    """Servers in threads, over real sockets, each of which notes every request that it sees."""
-
-    def __init__(self, folder: Path, database: Database, servers: int, robust: int = 0, **parameters: Any) -> None:
-        self.issuer = Issuer()
-        self.database = database.sign(self.issuer)
-        self.deployment = Deployment.of(
-            database.schema, record=database.record, servers=servers, collusion=1, **parameters
-        )
-        self.terms = make_terms(self.database, self.deployment, issuer=self.issuer.public, robust=robust)
-        key = new_key()
-        self.servers: list[Liar] = []
-        self.urls: list[str] = []
-        self.seen: list[list[tuple[str, str, list[tuple[bytes, bytes]]]]] = []
-        self._running: list[tuple[uvicorn.Server, threading.Thread]] = []
-        for n in range(1, servers + 1):
-            ledger = Ledger(folder / f"ledger-{n}", n, new=True)
-            self.servers.append(Liar(n, self.database, self.deployment, self.terms, key=key, ledger=ledger))
-            self._serve(self.servers[-1])
-
-    def _serve(self, server: Liar) -> None:
-        app = make_app(server)
-        seen: list[tuple[str, str, list[tuple[bytes, bytes]]]] = []
-
-        async def noting(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] == "http":
-                headers = sorted(pair for pair in scope["headers"] if pair[0] != b"host")
-                seen.append((scope["method"], scope["path"], headers))
-            await app(scope, receive, send)
-
-        listener = socket.create_server(("127.0.0.1", 0))
-        running = uvicorn.Server(uvicorn.Config(noting, log_config=None, access_log=False, lifespan="off"))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        self._running.append((running, thread))
-        self.urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        self.seen.append(seen)
-
-    def ticket(self, liars: int = 0, k: int = 1, servers: list[int] | None = None) -> wire.Ticket:
-        everyone = servers or list(range(1, len(self.servers) + 1))
-        expires = int(time.time()) + 600
-        return mint(self.terms.digest(), everyone, expires=expires, issuer=self.issuer, liars=liars, k=k)
-
-    def stop(self) -> None:
-        for running, thread in self._running:
-            running.should_exit = True
-            thread.join()
-        for server in self.servers:
-            server.ledger.close()
 
 
 def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], liars: int) -> list[Any]:
@@ -118,67 +26,10 @@ def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], li
     for among, servers in groups.items():
         for n in servers:
             body = generator.bytes(made.servers[0]._spir(liars).query_bytes(len(made.database.codes)))
-            message = wire.Message(1, "record-query", n, ticket.encode(), 1, among, body)
-            reply = wire.decode(made.servers[n - 1].record(wire.encode(message)).whole(), "record-answer")
+            message = made.request("record-query", n, ticket, 1, among, body)
+            reply = wire.decode_reply(made.servers[n - 1].record(wire.encode(message)).whole(), "record-answer")
             answers.append(np.frombuffer(reply.body, dtype=np.uint8))
     return answers
-
-
-@contextmanager
-def deployed(folder: Path, *arguments: Any, **options: Any) -> Iterator[Deployed]:
-    made = Deployed(folder, *arguments, **options)
-    try:
-        yield made
-    finally:
-        made.stop()
-
-
-def symbols(change: Callable[[Any, int], Any]) -> Altered:
-    """Alter the symbols of an answer."""
-
-    def alter(server: Server, message: wire.Message) -> bytes:
-        field, rows = server._scheme.field, len(server._rows)
-        values = wire.unpack("answer", field, message.body, server._scheme.reveal.length(rows))
-        return wire.pack(field, change(values.copy(), field.q) % field.q)
-
-    return alter
-
-
-def garbage(server: Server, message: wire.Message) -> bytes:
-    return np.random.default_rng(1).bytes(len(message.body))
-
-
-def bump(row: int) -> Altered:
-    def change(values: Any, q: int) -> Any:
-        values[row] += 1
-        return values
-
-    return symbols(change)
-
-
-def noise(values: Any, q: int) -> Any:
-    return np.random.default_rng(3).integers(0, q, values.size)
-
-
-def two_records(server: Server, message: wire.Message) -> bytes:
-    """Add rec_a xor rec_b: whoever fetched a gets b."""
-    a, b = server._records[0], server._records[1]
-    return bytes(np.frombuffer(message.body, dtype=np.uint8) ^ a ^ b)
-
-
-def flip(server: Server, message: wire.Message) -> bytes:
-    return bytes([message.body[0] ^ 1]) + message.body[1:]
-
-
-def views(made: Deployed, client: Client, **options: Any) -> tuple[list[Any], Any]:
-    """Ask once; return what each server saw of it, and what became of it."""
-    for seen in made.seen:
-        seen.clear()
-    try:
-        outcome: Any = client.ask(PERSON, **options)
-    except (Tampered, ServerFault, TooManyLiars) as error:
-        outcome = error
-    return [list(seen) for seen in made.seen], outcome
 
 
 @pytest.mark.parametrize("reveal", ["distances", "differences"])
@@ -311,7 +162,7 @@ def test_a_robust_ticket_gives_one_record_however_the_sets_are_named(tmp_path: P
     database = numbers_database(20, 3)
     with deployed(tmp_path, database, 4, robust=1) as made:
         ticket = made.ticket(liars=1)
-        good = wire.Message(1, "record-query", 1, ticket.encode(), 1, (1, 2), bytes(3))
+        good = made.request("record-query", 1, ticket, 1, (1, 2), bytes(3))
         with pytest.raises(Refused, match="a record comes from 3 servers of its ticket"):
             made.servers[0].record(wire.encode(good))
         with pytest.raises(Refused, match="a record comes from 3 servers"):
@@ -378,13 +229,7 @@ def test_terms_that_break_the_rules_are_refused_before_a_question(
 ) -> None:
     """Both servers say the same wrong thing: the rules do not depend on whom one asks."""
     with deployed(tmp_path, numbers_database(20, 3), 2) as made:
-        terms = msgspec.structs.replace(made.terms, **change)
-        made.stop()
-        made.urls, made.seen, made._running = [], [], []
-        for server in made.servers:
-            digest = terms.digest().hex()
-            server.manifest = msgspec.structs.replace(server.manifest, terms=terms, digest=digest)
-            made._serve(server)
+        made.publish(msgspec.structs.replace(made.terms, **change))
         with pytest.raises(Disagreement, match=said):
             Client(made.urls)
         assert all(path == "/v1/manifest" for seen in made.seen for _, path, _ in seen)

@@ -37,7 +37,7 @@ class Slow:
 
     def __init__(self, key: bytes, digest: bytes, ticket: bytes, servers: tuple[int, ...]) -> None:
         members = length_prefixed(*[str(n).encode() for n in servers])
-        self.key, self.situation = key, length_prefixed(b"counterveil/1", digest, ticket, members)
+        self.key, self.situation = key, length_prefixed(b"counterveil/2", digest, ticket, members)
 
     def stream(self, purpose: str, request: int, coefficient: int, block: int, length: int) -> bytes:
         place = [purpose.encode()] + [str(n).encode() for n in (request, coefficient, block)]
@@ -249,14 +249,10 @@ def test_what_is_drawn_for_one_question_is_over_the_right_range_and_never_drawn_
 
 
 def test_what_is_drawn_for_one_record_too() -> None:
-    parts, shares = Subsets(3, 40), Polynomials(3, 2, 40)
+    parts, shares = Subsets(3, 41), Polynomials(3, 2, 40)
     common = Recorded()
-    prepared = parts.prepare(np.zeros((6, 40), dtype=np.uint8), common)
-    assert common.drawn == [("package", 256, 32 * 6, 0, 0)]
-    assert len({package.tobytes() for package in prepared}) == 6  # equal records, each under a key of its own
-    common = Recorded()
-    parts.answer(1, prepared, parts.query(6, 1, Fresh())[0], common, request=5)
-    assert common.drawn == [("record", 256, 36, 5, 0)]
+    parts.answer(1, np.zeros((6, 41), dtype=np.uint8), parts.query(6, 1, Fresh())[0], common, request=5)
+    assert common.drawn == [("record", 256, 21, 5, 0)]
     common = Recorded()
     shares.answer(1, np.zeros((6, 40), dtype=np.uint8), shares.query(6, 1, Fresh())[0], common, request=5)
     assert common.drawn == [("record", 256, 40, 5, 1), ("record", 256, 40, 5, 2)]

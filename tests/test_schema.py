@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import base64
 import datetime
+import json
 import math
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from browser import chromium
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
+from counterveil.datasets import german_credit
 from counterveil.errors import (
     EmptyDatabase,
     InvalidSchema,
@@ -325,3 +330,165 @@ def test_truth_values_are_known_in_every_make_of_frame() -> None:
         guessed = Schema.infer(make({"a": [0, 1, None], "b": [True, None, False], "c": [0, 1, 1]}))
         assert [type(f) for f in guessed.features] == [Boolean] * 3
         assert [f.missing for f in guessed.features] == ["level", "level", "refuse"]
+
+
+A = {"kind": "numeric", "name": "a", "low": 0, "high": 1, "levels": 2}
+ONE_OF = {"kind": "categorical", "name": "a", "values": ["x", "y"]}
+YES = {"kind": "boolean", "name": "a"}
+COLLIDING = [1 + n * (2**61 - 1) for n in range(100)]  # whole numbers of the same hash
+LARGE = [{**A, "name": f"a{j}", "levels": 65_534} for j in range(257)]  # 16,842,495 levels
+FORMATS = ["", ",", ".0f", ",.0f", ",.2f", ".1%", ".3g", ".19e", ",.4", "f", "%"]
+PADDING = [
+    "2000000000",
+    "2000000000f",
+    ",2000000000",
+    ".2000000000f",
+    ".20f",
+    ".100f",
+    "010f",
+    "x<9f",
+    "+f",
+    " f",
+    "_f",
+]
+FORGED: list[tuple[str, list[dict[str, Any]], str]] = [
+    *((f"format {text!r}", [{**A, "format": text}], "format: got .*, expected a format such as") for text in PADDING),
+    (
+        "a format of many characters",
+        [{**A, "format": "," * 10**6}],
+        "format: got 1000000 characters, expected at most 200",
+    ),
+    ("a format of two lines", [{**A, "format": ".1f\n"}], "format: got '.1f.*n', expected a format such as"),
+    ("a long name", [{**YES, "name": "n" * 201}], "feature 'number 1'.*name: got 201 characters, expected at most 200"),
+    ("a long label", [{**YES, "label": "n" * 10**6}], "label: got 1000000 characters, expected at most 200"),
+    ("a long unit", [{**A, "unit": "n" * 201}], "unit: got 201 characters, expected at most 200"),
+    ("a long value", [{**ONE_OF, "values": ["x", "n" * 201]}], "values: got 201 characters, expected at most 200"),
+    ("a long kind", [{**YES, "kind": "n" * 10**6}], "kind: got Invalid value 'nnn"),
+    ("a list for a name", [{**YES, "name": [["x"] * 10**6]}], "feature 'number 1', name: got Expected `str`"),
+    ("many levels", [{**A, "levels": 65_535}], "levels: got 65535, expected 1 to 65534"),
+    (
+        "levels beyond words",
+        [{**A, "levels": 10**4000}],
+        "levels: got a whole number of 13288 bits, expected 1 to 65534",
+    ),
+    ("small steps", [{**A, "levels": None, "step": 1e-300}], "step: got 1e-300, expected a number that divides"),
+    ("no step", [{**A, "levels": None, "step": 5e-324}], "step: got 5e-324, expected a number that divides"),
+    ("many values", [{**ONE_OF, "values": list(range(65_535))}], "values: got 65535, expected at most 65534"),
+    ("a high beyond", [{**A, "high": 1e301}], "low: got 0.0 to 1e.301, expected numbers within 1e.300 of 0"),
+    (
+        "a low beyond",
+        [{**A, "low": -1.7e308, "high": 1.7e308}],
+        "low: got -1.7e.308 to 1.7e.308, expected numbers within",
+    ),
+    (
+        "a ratio beyond",
+        [{**A, "low": 5e-324, "log": True}],
+        "high: got 1.0, expected a finite multiple of low = 5e-324",
+    ),
+    (
+        "many features",
+        [{**YES, "name": f"a{j}"} for j in range(10_001)],
+        "feature: got 10001 of them, expected at most 10000",
+    ),
+    ("many levels together", LARGE, "levels: got 16842495 in all features, expected at most 16777216"),
+]
+IN_PYTHON_ALONE: list[tuple[str, list[dict[str, Any]], str]] = [  # JavaScript's numbers are all of 64 bits
+    ("a mad that is infinite", [{**A, "mad": math.inf}], "mad: got inf, expected a number above 0"),
+    ("a high beyond words", [{**A, "high": 10**400}], "high: got Number out of range"),
+    (
+        "values that collide",
+        [{**ONE_OF, "values": COLLIDING}],
+        "values: got a whole number of 64 bits, expected finite",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [case[1:] for case in FORGED + IN_PYTHON_ALONE],
+    ids=[case[0] for case in FORGED + IN_PYTHON_ALONE],
+)
+def test_a_schema_that_would_cost_its_reader_much_is_refused(
+    features: list[dict[str, Any]], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def formatted(*_: object) -> str:
+        raise AssertionError("a format was used before it was looked at")
+
+    monkeypatch.setattr("counterveil.features.format", formatted, raising=False)
+    with pytest.raises(InvalidSchema, match=message) as caught:
+        Schema.from_builtins({"feature": features}, "forged")
+    assert str(caught.value).startswith("forged")
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_schema_of_the_largest_bounds_is_taken() -> None:
+    longest = [*LARGE[:255], {**A, "name": "a" * 200, "label": "ä" * 200, "unit": "€" * 200, "levels": 2}]
+    longest += [
+        {**ONE_OF, "values": ["x" * 200, 2**63 - 1, -(2**63) + 1]},
+        {**A, "name": "b", "low": -1e300, "high": 1e300},
+    ]
+    schema = Schema.from_builtins({"feature": longest})
+    assert Schema.from_builtins(schema.to_builtins()) == schema
+    assert len(Schema.from_builtins({"feature": [{**YES, "name": f"a{j}"} for j in range(10_000)]}).features) == 10_000
+    with pytest.raises(InvalidSchema, match="schema: got Expected `str` of length <= 200"):
+        Schema.from_builtins({"feature": [YES], "deployment": {"scheme": "x" * 201}})
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = 1" + "0" * 5000], ids=["deep", "digits"])
+def test_toml_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSchema, match=r"my\.toml: got .*, expected TOML"):
+        Schema.from_toml(text, "my.toml")
+
+
+@pytest.mark.parametrize("text", FORMATS)
+@pytest.mark.parametrize("value", [0, 1, 0.125, -3, 2400, 1e300])
+def test_every_format_that_is_taken_writes_every_number(text: str, value: float) -> None:
+    shown = Numeric(name="a", low=-1e300, high=1e300, levels=2, format=text).show(value)
+    assert 0 < len(shown) <= 500
+
+
+def test_whole_numbers_stay_whole_where_only_thousands_are_marked() -> None:
+    assert Numeric(name="a", low=0, high=9000, step=1, format=",").show(2400) == "2,400"
+
+
+def test_infer_takes_long_text_for_free_text() -> None:
+    assert Schema.infer({"a": [1, 2, 3], "text": ["x", "y" * 201, "x"]}).names == ["a"]
+
+
+def test_the_page_refuses_the_same_schemas() -> None:
+    source = (files("counterveil") / "web" / "schema.js").read_bytes()
+    module = "data:text/javascript;base64," + base64.b64encode(source).decode()
+    strange = [
+        ("another kind", [{**YES, "kind": "constructor"}], ""),
+        ("a list for a kind", [{**YES, "kind": ["boolean"]}], ""),
+        ("another prototype", [json.loads('{"kind": "boolean", "name": "a", "__proto__": {}}')], ""),
+        ("a method", [{**YES, "show": 1}], ""),
+        ("no feature", [None], ""),
+    ]
+    fine = [
+        *([{**A, "format": text}] for text in FORMATS),
+        [{**A, "label": "\U0001f600" * 200}],
+        [{**ONE_OF, "values": ["x", 1, 2.5, True]}, {**YES, "name": "b"}, {**A, "name": "c", "mad": 0.5}],
+        [{**A, "high": 1e-200}],
+        Schema.infer(FRAME).to_builtins()["feature"],
+        german_credit()[1].to_builtins()["feature"],
+    ]
+    forged = [case for case in FORGED + strange if case[0] != "levels beyond words"]  # no JSON
+    with chromium() as browser:
+        said = browser.new_page().evaluate(
+            """async ([module, schemas]) => {
+              const { Schema } = await import(module);
+              return schemas.map((text) => {
+                try {
+                  for (const f of new Schema({ feature: JSON.parse(text) }).features) f.show(f.value(0));
+                  return "taken";
+                } catch (error) {
+                  return String(error).slice(0, 300);
+                }
+              });
+            }""",
+            [module, [json.dumps(features) for features in [*fine, *(case[1] for case in forged)]]],
+        )
+    assert said[: len(fine)] == ["taken"] * len(fine)
+    for (name, *_), refusal in zip(forged, said[len(fine) :], strict=True):
+        assert refusal.startswith(("RangeError: schema: ", "TypeError: ")), (name, refusal)

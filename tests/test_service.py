@@ -7,9 +7,7 @@ import datetime
 import json
 import signal
 import socket
-import sqlite3
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -32,13 +30,12 @@ from counterveil.client import AsyncClient, Client
 from counterveil.datasets import german_credit
 from counterveil.errors import Disagreement, NotOffered, Refused, ServerFault
 from counterveil.in_process import Local
-from counterveil.keys import Issuer, write_keys
-from counterveil.randomness import Fresh
-from counterveil.server import make_terms
+from counterveil.keys import Issuer, SigningKey, fingerprint, write_keys, write_server_keys
+from counterveil.terms import make_terms, read_terms, sign_terms
 from counterveil.tickets import mint
-from counterveil.wire import Ticket
+from deployed import some_query
 from relay import Relay
-from service import COMMAND, Process, Service, numbers_database, resident, running
+from service import Process, Service, cli, ledger_rows, numbers_database, resident, running
 
 PREFERENCES: list[dict[str, Any]] = [
     {},
@@ -116,7 +113,7 @@ def test_every_scheme_over_sockets(name: str, tmp_path: Path) -> None:
 
 
 def check_sizes(client: Client, service: Service) -> None:
-    """Bodies are at most 5 % + 200 bytes above their symbols."""
+    """Bodies are at most 5 % above their symbols, and an envelope of 200 bytes, 300 with a ticket and a secret."""
     scheme, rows = client.deployment.scheme, len(service.database.codes)
     positions = scheme.reveal.positions(rows)
     for server, process in enumerate(service.processes, start=1):
@@ -128,10 +125,10 @@ def check_sizes(client: Client, service: Service) -> None:
             record = service.database.served.shape[1]
             if entry["path"] == "/v1/record":
                 parts = scheme.servers - 1
-                up_, down_ = positions * parts / 8, (record if parts == 1 else -(-(record + 32) // parts))
+                up_, down_ = positions * parts / 8, -(-record // parts)
             else:
                 up_, down_ = up, down
-            assert entry["bytes_in"] <= 1.05 * up_ + 200
+            assert entry["bytes_in"] <= 1.05 * up_ + 300
             assert entry["bytes_out"] <= 1.05 * down_ + 200
 
 
@@ -159,7 +156,7 @@ def test_a_connection_that_breaks_in_the_middle_of_an_answer(scheme: str, tmp_pa
     came: list[tuple[int, int]] = []
     with running(tmp_path, database, 2, "--scheme", scheme) as service:
         relays = [Relay(url) for url in service.urls]
-        with Client([relay.url for relay in relays], progress=lambda *seen: came.append(seen)) as client:
+        with service.client(connect_to=through(service, relays), progress=lambda *seen: came.append(seen)) as client:
             relays[0].cut, relays[1].cut = 2_000_000, 300_000
             found = client.ask(person, ticket=service.ticket(client))
             assert relays[0].cut is relays[1].cut is None
@@ -171,7 +168,8 @@ def test_a_connection_that_breaks_in_the_middle_of_an_answer(scheme: str, tmp_pa
                 came[-1][0]
                 == came[-1][1]
                 == sum(
-                    client.deployment.scheme.sent(n, len(database.codes), database.served.shape[1] + 64) for n in (1, 2)
+                    client.deployment.scheme.sent(n, len(database.codes), service.database.served.shape[1])
+                    for n in (1, 2)
                 )
             )
         for relay in relays:
@@ -182,7 +180,7 @@ def test_where_one_server_fails_the_other_is_read_to_its_end(tmp_path: Path) -> 
     database = numbers_database(5000, 3)
     with running(tmp_path, database, 2) as service:
         relay = Relay(service.urls[1])
-        with Client([service.urls[0], relay.url], patience=0.2) as client:
+        with service.client(connect_to={service.urls[1]: relay.url}, patience=0.2) as client:
             relay.close()
             service.processes[1].kill()
             with pytest.raises(ServerFault, match=r"server 2 .* cannot be reached"):
@@ -225,9 +223,10 @@ def test_an_answer_too_long_for_the_envelope_is_refused_before_anything_is_serve
     database = numbers_database(100, 3).sign(Issuer())
     deployment = Deployment.of(database.schema, scheme="table/sealed")
     many = replace(database, codes=np.broadcast_to(database.codes[0], (3_000_000, 3)))
-    assert make_terms(database, deployment, issuer=None).rows == 100
+    keys = [SigningKey().public for _ in range(2)]
+    assert make_terms(database, deployment, keys=keys).rows == 100
     with pytest.raises(NotOffered, match="less than 4 GiB"):
-        make_terms(many, deployment, issuer=None)
+        make_terms(many, deployment, keys=keys)
 
 
 def test_bodies_are_as_small_as_their_symbols(credit: Service, people: list[dict[str, Any]]) -> None:
@@ -244,12 +243,12 @@ def test_more_servers_and_collusion(tmp_path: Path) -> None:
     assert isinstance(expected, Counterfactual)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    with running(tmp_path / "a", database, 3, "--servers", 3) as service, service.client() as client:
+    with running(tmp_path / "a", database, 3) as service, service.client() as client:
         assert client.deployment.scheme.collusion == 2
         found = client.ask(person, ticket=service.ticket(client))
         assert isinstance(found, Counterfactual)
         assert found.cost == expected.cost
-    with running(tmp_path / "b", database, 3, "--servers", 3, "--collusion", 1, "-k", 2) as service:
+    with running(tmp_path / "b", database, 3, "--collusion", 1, "-k", 2) as service:
         service.processes[1].kill()  # silent: the ticket is for the others
         urls = [service.urls[0], service.urls[2]]
         with pytest.raises(ServerFault, match=f"{service.urls[1]}.*cannot be reached"):
@@ -272,7 +271,7 @@ def test_a_servers_view_is_the_same_for_everyone(credit: Service, people: list[d
     views: list[list[list[Any]]] = []
     infeasible = 0
     generator = np.random.default_rng(5)
-    with Client([relay.url for relay in relays]) as client:
+    with credit.client(connect_to=through(credit, relays)) as client:
         for i in range(200):
             person = people[int(generator.integers(len(people)))]
             wishes = PREFERENCES[i % len(PREFERENCES)]
@@ -289,41 +288,52 @@ def test_a_servers_view_is_the_same_for_everyone(credit: Service, people: list[d
         relay.close()
 
 
-def test_verbose_prints_what_the_sockets_carried(credit: Service, people: list[dict[str, Any]], tmp_path: Path) -> None:
-    relays = [Relay(url) for url in credit.urls]
-    (tmp_path / "me.json").write_text(json.dumps(people[0]))
-    with credit.client() as client:
-        ticket = credit.ticket(client).text()
-    addresses = [part for relay in relays for part in ("--server", relay.url)]
-    asked = cli("ask", *addresses, "--ticket", ticket, "--person", tmp_path / "me.json", "--json", "--verbose")
-    assert asked.returncode == 0, asked.stderr
-    said = json.loads(asked.stdout)["traffic"]
-    for relay, seen in zip(relays, said, strict=True):
-        assert seen["body_bytes_up"] + seen["header_bytes_up"] == relay.up
-        assert seen["body_bytes_down"] + seen["header_bytes_down"] == relay.down
-        assert seen["requests"] == 3
-        relay.close()
+def through(service: Service, relays: list[Relay]) -> dict[str, str]:
+    return dict(zip(service.urls, [relay.url for relay in relays], strict=True))
 
 
-def cli(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
+@pytest.mark.parametrize("known", [False, True])
+def test_verbose_prints_what_the_sockets_carried(known: bool, people: list[dict[str, Any]], tmp_path: Path) -> None:
+    frame, schema = german_credit()
+    database = Database.build(frame, schema, accepted=("credit", "good"))
+    with running(tmp_path, database, 2, relays=True) as service:
+        ticket, before = service.ticket().text(), [(relay.up, relay.down) for relay in service.relays]
+        addresses = [part for url in service.urls for part in ("--server", url)]
+        where = ["--terms", tmp_path / "terms"] if known else addresses
+        asked = cli(
+            "ask", *where, "--tickets", "-", "--set", "age=30", "--person", write(tmp_path, people[0]), "--json",
+            "--verbose", given=ticket,
+        )  # fmt: skip
+        assert asked.returncode == 0, asked.stderr
+        said = json.loads(asked.stdout)["traffic"]
+        for relay, (up, down), seen in zip(service.relays, before, said, strict=True):
+            assert seen["body_bytes_up"] + seen["header_bytes_up"] == relay.up - up
+            assert seen["body_bytes_down"] + seen["header_bytes_down"] == relay.down - down
+            assert seen["requests"] == 3
+
+
+def write(folder: Path, person: dict[str, Any]) -> Path:
+    (folder / "me.json").write_text(json.dumps(person))
+    return folder / "me.json"
 
 
 def test_ask_and_doctor_on_the_command_line(credit: Service, people: list[dict[str, Any]], tmp_path: Path) -> None:
     addresses = [part for url in credit.urls for part in ("--server", url)]
     issued = cli(
-        "ticket", "issue", "--key", credit.folder / "issuer.key", "--server", credit.urls[0], "--count", 3, "-o",
-        tmp_path / "tickets",
+        "ticket", "issue", "--key", credit.folder / "issuer.key", "--terms", credit.folder / "terms", "--count", 4,
+        "-o", tmp_path / "tickets",
     )  # fmt: skip
     assert issued.returncode == 0, issued.stderr
     tickets = (tmp_path / "tickets").read_text().split()
-    assert len(set(tickets)) == 3
+    assert len(set(tickets)) == 4
     assert (tmp_path / "tickets").stat().st_mode & 0o077 == 0
     person = people[1]
     (tmp_path / "wishes.json").write_text(json.dumps({"immutable": ["age"]}))
     values = [part for name, value in person.items() for part in ("--set", f"{name}={value}")]
     flags = ["--weight", "housing=8", "--range", "amount=..9000", "--decrease-only", "duration"]
+    pinned = ["--operator", credit.folder / "2" / "server.pub", "--issuer", credit.folder / "issuer.pub"]
     asked = cli("ask", *addresses, "--ticket", tickets[0], *values, "--preferences", tmp_path / "wishes.json", *flags)
+    assert "no operator's key is given" in asked.stderr
     assert asked.returncode == 0, asked.stderr
     wishes = {"immutable": ["age"], "weights": {"housing": 8}, "ranges": {"amount": (None, 9000)}}
     expected = local(credit.database).ask(person, wishes | {"decrease_only": ["duration"]})
@@ -336,14 +346,37 @@ def test_ask_and_doctor_on_the_command_line(credit: Service, people: list[dict[s
         assert said["cost"] == expected.cost
         assert "What would have been accepted" in asked.stdout
 
-    used = cli("ask", *addresses, "--ticket", tickets[0], *values)
+    taking = ["--tickets", tmp_path / "tickets", "--person", write(tmp_path, person)]
+    used = cli("ask", *addresses, *pinned, *taking)
     assert used.returncode == 2
     assert used.stderr.count("\n") == 1
     assert "refused (HTTP 409): the ticket was used for another request" in used.stderr
 
-    well = cli("doctor", *addresses, "--ticket", tickets[2])
+    assert (tmp_path / "tickets").read_text().count("# used") == 1
+    (tmp_path / "tickets").write_text("\n".join(["# used", *tickets[2:]]))
+    for left in (1, 0):  # each question takes the next ticket of the file
+        found = cli("ask", "--terms", credit.folder / "terms", *pinned, *taking)
+        assert (found.returncode, found.stderr) == (0, "")
+        assert len([line for line in (tmp_path / "tickets").read_text().splitlines() if line[0] != "#"]) == left
+    assert "no ticket that is not marked as used" in cli("ask", *addresses, *pinned, *taking).stderr
+    old = ["--person", tmp_path / "me.json", "--set", "age=9999"]
+    bad = cli("ask", "--terms", credit.folder / "terms", "--tickets", "-", *old, given=tickets[0])
+    assert "age: got 9999" in bad.stderr
+    other = cli("ask", *addresses, "--operator", "ab" * 32, *taking)
+    assert "expected one with the fingerprint" in other.stderr
+
+    with credit.client() as client:
+        fresh = credit.ticket(client).text()
+    well = cli("doctor", *addresses, "--ticket", fresh, *pinned)
     assert well.returncode == 0, well.stdout + well.stderr
-    for words in ("agree on their terms", "ticket is good", "All is well.", "of the costs of all 700 rows nothing"):
+    for words in (
+        "agree on their terms",
+        "as given with --operator",
+        "not compared",
+        "ticket is good",
+        "All is well.",
+        "of the costs of all 700 rows nothing",
+    ):
         assert words in " ".join(well.stdout.split())
     ill = cli("doctor", "--server", credit.urls[0], "--server", "http://localhost:9")
     assert ill.returncode == 1
@@ -403,7 +436,7 @@ def test_no_ticket_is_minted_that_servers_would_refuse(
     write_keys(tmp_path / "other")
     arguments = [str(tmp_path / "other" / "issuer.key") if a == "OTHER" else a for a in arguments]
     key = [] if "--key" in arguments else ["--key", credit.folder / "issuer.key"]
-    refused = cli("ticket", "issue", "--server", credit.urls[0], *key, *arguments)
+    refused = cli("ticket", "issue", "--terms", credit.folder / "terms", *key, *arguments)
     assert refused.returncode == 2, refused.stdout
     assert refused.stderr.count("\n") == 1
     assert said in refused.stderr
@@ -429,7 +462,7 @@ def test_logs_hold_no_secrets(credit: Service, people: list[dict[str, Any]]) -> 
         for entry in process.entries():
             assert set(entry) <= {
                 "time", "level", "event", "path", "status", "code", "ms", "bytes_in", "bytes_out",
-                "server", "of", "scheme", "gives", "rows", "tickets", "digest",
+                "server", "of", "service", "scheme", "gives", "rows", "tickets", "digest",
             }  # fmt: skip
 
 
@@ -447,7 +480,7 @@ def test_metrics_health_and_openapi(credit: Service, people: list[dict[str, Any]
         manifest = http.get("/v1/manifest").json()
         assert manifest["server"] == 1
         assert "counts" not in json.dumps(manifest)
-        assert "1000" not in json.dumps(manifest["terms"]["parameters"])
+        assert "1000" not in json.dumps(json.loads(manifest["issued"]["terms"])["parameters"])
 
 
 def test_a_long_body_is_refused_before_it_is_read(credit: Service) -> None:
@@ -473,7 +506,8 @@ def test_a_long_body_is_refused_before_it_is_read(credit: Service) -> None:
 
 def test_a_ledger_is_needed_and_is_one_servers_own(credit: Service, tmp_path: Path) -> None:
     keys = credit.folder
-    common = ["serve", credit.bundle, "--common-key", keys / "common.key", "--issuer", keys / "issuer.pub", "--port", 0]
+    common = ["serve", credit.bundle, "--common-key", keys / "common.key", "--terms", keys / "terms", "--port", 0]
+    common += ["--key", keys / "1" / "server.key"]
     missing = cli(*common, "--server", 1, "--ledger", tmp_path / "none")
     assert missing.returncode == 2
     assert "got no ledger, expected the one it had; --new-ledger makes one" in missing.stderr
@@ -491,55 +525,98 @@ def test_a_ledger_is_needed_and_is_one_servers_own(credit: Service, tmp_path: Pa
     ("arguments", "said"),
     [
         (["--server", 3], r"server: got 3, expected [1:2]"),
-        (["--server", 1, "--open"], "both or neither of --issuer and --open"),
+        (["--server", 2], "server's key: got another one, expected that of server 2 in the terms"),
         (["--server", 1, "--tls-cert", "x.pem"], "only one of --tls-cert and --tls-key"),
-        (
-            ["--server", 1, "--scheme", "table/masked", "--servers", 4, "--collusion", 1, "--robust", 1, "--d-min", 2],
-            "without a mask",
-        ),
-        (["--server", 1, "--robust", 1], "servers: got 2, expected at least 4"),
-        (["--server", 1, "--scheme", "nothing"], "scheme: got nothing"),
         (["--server", 1, "--config", "bad.toml"], "bad.toml: got spelled-wrong"),
-        (["--server", 1, "-k", 900], "k: got 900"),
-        (["--server", 1, "--servers", 65], "terms: got"),
         (["--server", 1, "--tls-cert", "bad.toml", "--tls-key", "bad.toml"], "expected a chain and its key in PEM"),
         (["--server", 1, "--config", "cors.toml"], "cors.toml, cors: got 'https://a', expected a list of texts"),
         (["--server", 1, "--config", "list.toml"], "list.toml, port: got [1], expected one value"),
         (["--server", 1, "--config", "none.toml"], "No such file"),
+        (["--server", 1, "--terms", "none.toml"], "expected a terms file"),
+        (["--server", 1, "--terms", "bad.toml"], "JSON of version 2"),
+        (["--server", 1, "--terms", "forged"], "expected that of the issuer whom they name"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(credit: Service, tmp_path: Path, arguments: list[Any], said: str) -> None:
     (tmp_path / "bad.toml").write_text("spelled-wrong = 1\n")
     (tmp_path / "cors.toml").write_text('cors = "https://a"\n')
     (tmp_path / "list.toml").write_text("port = [1]\n")
-    arguments = [tmp_path / a if str(a).endswith(".toml") else a for a in arguments]
     keys = credit.folder
-    common = ["serve", credit.bundle, "--common-key", keys / "common.key", "--issuer", keys / "issuer.pub", "--port", 0]
+    (tmp_path / "forged").write_text((keys / "terms").read_text().replace("http://", "https://"))
+    arguments = [tmp_path / a if str(a).endswith((".toml", "forged")) else a for a in arguments]
+    terms = [] if "--terms" in arguments else ["--terms", keys / "terms"]
+    common = ["serve", credit.bundle, "--common-key", keys / "common.key", *terms, "--port", 0]
+    common += ["--key", keys / "1" / "server.key"]
     refused = cli(*common, "--ledger", tmp_path / "l", "--new-ledger", *arguments)
     assert refused.returncode == 2, refused.stderr
     assert refused.stderr.count("\n") == 1
     assert said in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("servers", "arguments", "said"),
+    [
+        (4, ["--scheme", "table/masked", "--collusion", 1, "--robust", 1, "--d-min", 2], "without a mask"),
+        (2, ["--robust", 1], "servers: got 2, expected at least 4"),
+        (2, ["--scheme", "nothing"], "scheme: got nothing"),
+        (2, ["-k", 900], "k: got 900"),
+        (65, [], "terms: got"),
+        (2, ["--service", "two words"], "service"),
+        (2, ["--key", "OTHER"], "expected the key that signed the bundle"),
+        (1, [], "servers: got 1"),
+    ],
+)
+def test_bad_terms_are_refused_in_one_line(
+    credit: Service, tmp_path: Path, servers: int, arguments: list[Any], said: str
+) -> None:
+    write_keys(tmp_path / "other")
+    given: list[Any] = ["--key", credit.folder / "issuer.key"]
+    given += [tmp_path / "other" / "issuer.key" if a == "OTHER" else a for a in arguments]
+    for n in range(servers):
+        write_server_keys(tmp_path / str(n))
+        given += ["--server", f"https://server{n}.example", tmp_path / str(n) / "server.pub"]
+    refused = cli("terms", credit.bundle, *given, "-o", tmp_path / "terms")
+    assert refused.returncode == 2, refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert said in refused.stderr
+    assert not (tmp_path / "terms").exists()
+
+
+def test_terms_are_written_on_the_command_line_and_served(tmp_path: Path, credit: Service) -> None:
+    addresses = ["https://one.example/", "https://two.example"]
+    for n in (1, 2):
+        made = cli("keygen", "--operator", tmp_path / str(n))
+        assert made.returncode == 0, made.stderr
+    keys = [tmp_path / str(n) / "server.pub" for n in (1, 2)]
+    given = [part for pair in zip(addresses, keys, strict=True) for part in ("--server", *pair)]
+    wrote = cli("terms", credit.bundle, "--key", credit.folder / "issuer.key", *given, "-o", tmp_path / "terms")
+    assert wrote.returncode == 0, wrote.stderr
+    assert "server 1: https://one.example, key" in wrote.stdout
+    issued = read_terms(tmp_path / "terms")
+    assert issued.addresses == ("https://one.example", "https://two.example")
+    assert fingerprint(bytes.fromhex(issued.terms.keys[1])) in wrote.stdout
+    moved = sign_terms(issued.terms, ["https://three.example", "https://two.example"], credit.issuer)
+    assert moved.digest == issued.digest  # a change of address leaves tickets and derivations as they are
+
+
 def test_unsigned_bundles_are_not_served(tmp_path: Path, credit: Service) -> None:
     numbers_database(5, 2).save(tmp_path / "plain.bundle")
-    keys = credit.folder
+    key = credit.folder / "1" / "server.pub"
     refused = cli(
-        "serve", tmp_path / "plain.bundle", "--server", 1, "--common-key", keys / "common.key", "--issuer",
-        keys / "issuer.pub", "--ledger", tmp_path / "l", "--new-ledger",
+        "terms", tmp_path / "plain.bundle", "--key", credit.folder / "issuer.key", "-o", tmp_path / "terms",
+        "--server", "https://one.example", key, "--server", "https://two.example", key,
     )  # fmt: skip
     assert "got records without signatures, expected a bundle built with --key" in refused.stderr
 
 
 def test_settings_by_file_environment_and_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "serve.toml"
-    config.write_text('scheme = "table/distances"\nmax-weight = 7\nrecords = 3\ncors = ["https://page.example"]\n')
-    monkeypatch.setenv("COUNTERVEIL_SERVE_MAX_WEIGHT", "8")
-    monkeypatch.setenv("COUNTERVEIL_SERVE_RECORDS", "2")
-    with running(tmp_path, numbers_database(20, 2), 2, "--config", config, "-k", 1) as service:
-        with service.client() as client:
-            parameters = client.peers[0].manifest.terms.parameters
-        assert (parameters.scheme, parameters.max_weight, parameters.k) == ("table/distances", 8, 1)
+    config.write_text('threads = 7\nlog-level = "debug"\ncors = ["https://page.example"]\nhost = "nowhere.invalid"\n')
+    monkeypatch.setenv("COUNTERVEIL_SERVE_LOG_LEVEL", "info")
+    monkeypatch.setenv("COUNTERVEIL_SERVE_HOST", "nowhere.invalid")
+    with running(tmp_path, numbers_database(20, 2), 2, "--config", config, "--host", "localhost") as service:
+        httpx2.get(service.urls[0] + "/healthz")
+        assert not [e for e in service.processes[0].entries() if e["level"] == "debug"]
         with httpx2.Client(base_url=service.urls[0]) as http:
             for origin, allowed in (("https://page.example", True), ("https://other.example", False)):
                 headers = {"origin": origin, "access-control-request-method": "POST"}
@@ -551,7 +628,7 @@ def test_open_mode_says_so(tmp_path: Path) -> None:
     database = numbers_database(30, 2)
     with running(tmp_path, database, 2, is_open=True) as service, service.client() as client:
         terms = client.peers[0].manifest.terms
-        assert (terms.tickets, terms.issuer) == ("open", None)
+        assert (terms.tickets, terms.window) == ("open", 600)
         expected = local(database).ask({"x0": 3, "x1": 4})
         for _ in range(3):
             found = client.ask({"x0": 3, "x1": 4})
@@ -560,22 +637,19 @@ def test_open_mode_says_so(tmp_path: Path) -> None:
             client.ask({"x0": 3, "x1": 4}, ticket=service.ticket(client, issuer=None))
 
 
-def test_a_new_bundle_refuses_old_tickets_with_the_reason(tmp_path: Path) -> None:
+def test_a_ticket_outlives_new_data_and_new_addresses_and_is_used_once_over_all(tmp_path: Path) -> None:
     with running(tmp_path, numbers_database(30, 2), 2) as service, service.client() as client:
-        old = service.ticket(client)
-        service.stop()
-        database = numbers_database(40, 2).sign(service.issuer)
-        database.save(service.bundle)
-        for process in service.processes:
-            process.start()
-        for process in service.processes:
-            process.wait()
-        with service.client() as fresh, pytest.raises(Refused, match="another database") as refused:
-            fresh.ask({"x0": 1, "x1": 1}, ticket=old)
-        assert refused.value.code == "ticket_for_another_database"
-        with pytest.raises(ServerFault, match=r"HTTP 412.*another database") as fault:  # a client that did not look
+        old, used = service.ticket(client), service.ticket(client)
+        assert client.ask({"x0": 1, "x1": 1}, ticket=used).feasible
+        service.halt()
+        service.publish(numbers_database(40, 2))
+        service.resume()
+        with pytest.raises(ServerFault, match=r"HTTP 412.*other terms") as fault:  # a client that did not look
             client.ask({"x0": 1, "x1": 1}, ticket=old)
-        assert fault.value.code == "ticket_for_another_database"
+        assert fault.value.code == "other_terms"
+        assert client.ask({"x0": 1, "x1": 1}, ticket=old).feasible  # now it has looked, and nothing was lost
+        with service.client() as fresh, pytest.raises(ServerFault, match="was used for another request"):
+            fresh.ask({"x0": 1, "x1": 1}, ticket=used)
 
 
 def test_workers_share_a_ledger(tmp_path: Path) -> None:
@@ -586,11 +660,11 @@ def test_workers_share_a_ledger(tmp_path: Path) -> None:
         first = service.processes[0]
         replica = Process.__new__(Process)
         replica.__dict__.update(first.__dict__)
-        replica.log, replica._port = tmp_path / "replica" / "log", 0
+        replica.log, replica.port = tmp_path / "replica" / "log", 0
         replica.start()
         replica.wait()
         try:
-            with service.client() as one, Client([replica.url, service.urls[1]]) as two:
+            with service.client() as one, service.client(connect_to={service.urls[0]: replica.url}) as two:
                 for _ in range(25):
                     ticket = service.ticket(one)
                     outcomes: list[Any] = []
@@ -610,11 +684,6 @@ def test_workers_share_a_ledger(tmp_path: Path) -> None:
                 assert len(ledger_rows(first.ledger)) <= 25 * 2
         finally:
             replica.stop()
-
-
-def ledger_rows(path: Path) -> list[Any]:
-    with sqlite3.connect(path) as database:
-        return database.execute("SELECT id, request, fingerprint FROM spent").fetchall()
 
 
 def test_graceful_stop(tmp_path: Path) -> None:
@@ -688,8 +757,11 @@ def test_nothing_is_asked_of_servers_that_disagree(tmp_path: Path) -> None:
         running(folders[2], numbers_database(21, 2), 2, "--max-weight", 90) as other_terms,
     ):
         cases = [
-            ([one.urls[0], other_keys.urls[1]], "terms: .* do not agree on database, signer, issuer"),
-            ([one.urls[0], other_terms.urls[1]], "terms: .* do not agree on parameters, q, rows, database"),
+            ([one.urls[0], other_keys.urls[1]], "terms: .* do not agree on database, issuer, keys"),
+            (
+                [one.urls[0], other_terms.urls[1]],
+                "terms: .* do not agree on parameters, q, rows, data",
+            ),
             ([one.urls[0], one.urls[0].replace("localhost", "127.0.0.1")], "one answers for another"),
         ]
         for urls, said in cases:
@@ -721,7 +793,12 @@ def test_tickets_are_refused_each_with_its_own_code(credit: Service, people: lis
             "ticket_used": good,
             "ticket_forged": credit.ticket(client, issuer=Issuer()),
             "ticket_expired": credit.ticket(client, expires=now - 1),
-            "ticket_for_another_database": mint(bytes(32), [1, 2], expires=now + 100, issuer=credit.issuer),
+            "ticket_for_another_service": mint(
+                msgspec.structs.replace(credit.issued.terms, service="other"),
+                [1, 2],
+                expires=now + 100,
+                issuer=credit.issuer,
+            ),
             "ticket_not_offered": credit.ticket(client, k=2),
             "ticket_for_other_servers": credit.ticket(client, [2]),
         }
@@ -733,15 +810,9 @@ def test_tickets_are_refused_each_with_its_own_code(credit: Service, people: lis
             first, again = (http.post("/v1/answer", content=body) for _ in range(2))
             assert first.status_code == again.status_code == 200
             assert first.content == again.content  # the very same bytes are a safe retry
-            elsewhere = wire.decode(body, "query")
+            elsewhere = wire.decode_request(body, "query")
             moved = wire.encode(msgspec.structs.replace(elsewhere, server=2))
             assert http.post("/v1/answer", content=moved).json()["code"] == "wrong_server"
-
-
-def some_query(client: Client, ticket: Ticket) -> bytes:
-    scheme = client.deployment.scheme
-    body = wire.pack(scheme.field, Fresh().elements(scheme.field.q, scheme.symbols))
-    return wire.encode(wire.Message(1, "query", 1, ticket.encode(), 0, ticket.claims.servers, body))
 
 
 def test_the_deployment_a_manifest_describes_is_the_one_that_runs(credit: Service) -> None:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from counterveil.arrays import Bytes
 from counterveil.errors import EmptyDatabase, InvalidInput, OutOfRange, TooFewServers, WrongShape, WrongType
+from counterveil.packages import package, package_all, unpackage, unpackage_all
 from counterveil.randomness import Common, Fresh, new_key
-from counterveil.spir import Polynomials, Spir, Subsets, as_records, make_spir, package, unpackage
+from counterveil.spir import LEAST_PART, Polynomials, Spir, Subsets, as_records, make_spir
 
 
 def random_records(M: int, length: int, seed: int = 0) -> Bytes:
@@ -21,12 +22,10 @@ def common_for(ticket: bytes | None) -> Common:
 
 def fetch(spir: Spir, records: Bytes, position: int, *, shuffle: bool = False) -> tuple[bytes, int]:
     """Play all parties; return the record and how many bytes came down."""
-    key = new_key()
-    common, standing = (Common(key, digest=b"", ticket=t, servers=(1, 2)) for t in (b"ticket", None))
-    prepared = spir.prepare(records, standing)
+    common = common_for(b"ticket")
     order = common.order(len(records)) if shuffle else None
     queries = spir.query(len(records), position, Fresh())
-    answers = [spir.answer(n, prepared, Q, common, order=order) for n, Q in enumerate(queries, start=1)]
+    answers = [spir.answer(n, records, Q, common, order=order) for n, Q in enumerate(queries, start=1)]
     return spir.recover(answers), sum(a.nbytes for a in answers)
 
 
@@ -51,39 +50,48 @@ def test_fetches_in_the_tickets_order(servers: int, collusion: int) -> None:
     spir = make_spir(servers=servers, collusion=collusion, length=7)
     common = common_for(b"ticket")
     order = common.order(100)
-    prepared = spir.prepare(records, common_for(None))
     queries = spir.query(100, 42, Fresh())
-    answers = [spir.answer(n, prepared, Q, common, order=order) for n, Q in enumerate(queries, start=1)]
+    answers = [spir.answer(n, records, Q, common, order=order) for n, Q in enumerate(queries, start=1)]
     assert spir.recover(answers) == records[order[42]].tobytes()
     assert order[42] != 42 or order[41] != 41
 
 
 @pytest.mark.parametrize("servers", [2, 3, 5, 9])
 def test_rate_is_one_less_one_over_n(servers: int) -> None:
-    """Long records: what comes down is N/(N-1) times the record; the package adds its key, once."""
+    """Long records: what comes down is N/(N-1) times the record."""
     length = 16_000
     spir = Subsets(servers, length)
     record, down = fetch(spir, random_records(3, length), 1)
-    key = 0 if servers == 2 else 32
     assert len(record) == length
-    assert (length + key) / down == pytest.approx(1 - 1 / servers, rel=1e-3)
+    assert length / down == pytest.approx(1 - 1 / servers, rel=1e-3)
     assert spir.query(1000, 3, Fresh()).shape == (servers, 1000 * (servers - 1) // 8)
 
 
 @pytest.mark.parametrize("servers", [3, 4, 8])
-def test_parts_of_different_records_are_worthless(servers: int) -> None:
-    """A cheating applicant may take each part from another record; what opens is neither."""
-    length = 24
-    spir = Subsets(servers, length)
+@pytest.mark.parametrize("length", [24, 100, 187])
+def test_parts_of_different_records_are_worthless(servers: int, length: int) -> None:
+    """A cheating applicant may take each part from another package; what opens is neither record."""
     records = random_records(2, length)
-    prepared = spir.prepare(records, common_for(None)).reshape(2, spir.parts, spir.part)
-    mixed = prepared[0].copy()
-    mixed[-1] = prepared[1, -1]
-    opened = np.frombuffer(unpackage(mixed.tobytes()), dtype=np.uint8)[:length]
-    for record in records:
-        assert np.unpackbits(opened ^ record).mean() == pytest.approx(0.5, abs=0.2)
-        assert record.tobytes()[:4] not in mixed.tobytes()
-    assert spir.part >= 16
+    packages = package_all(records, new_key())
+    spir = make_spir(servers=servers, collusion=1, length=length + 32)
+    if isinstance(spir, Polynomials):
+        assert (length + 32) // (servers - 1) < LEAST_PART
+        return
+    for start, end in spir._bounds:
+        assert end - start >= LEAST_PART
+        mixed = packages[0].copy()
+        mixed[start:end] = packages[1, start:end]
+        opened = np.frombuffer(unpackage(mixed.tobytes()), dtype=np.uint8)
+        for record in records:
+            assert np.unpackbits(opened ^ record).mean() == pytest.approx(0.5, abs=0.2)
+            assert record.tobytes()[:4] not in mixed.tobytes()
+
+
+def test_equal_records_have_different_packages() -> None:
+    records = np.zeros((50, 40), dtype=np.uint8)
+    packages = package_all(records, new_key())
+    assert len({row.tobytes() for row in packages}) == 50
+    assert np.array_equal(unpackage_all(packages), records)
 
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 500])
@@ -138,10 +146,8 @@ def test_bad_queries_and_answers_are_refused() -> None:
             spir.answer(4, records, np.zeros(length, dtype=np.uint8), common)
         with pytest.raises(OutOfRange, match=r"position: got 9, expected \[0:8\]"):
             spir.query(9, 9, Fresh())
-        with pytest.raises(WrongShape, match=r"prepared records: got shape \(9, 5\)"):
-            spir.answer(1, random_records(9, 5), np.zeros(length, dtype=np.uint8), common)
         with pytest.raises(WrongShape, match=r"records: got shape \(9, 5\), expected \(any, 4\)"):
-            spir.prepare(random_records(9, 5), common)
+            spir.answer(1, random_records(9, 5), np.zeros(length, dtype=np.uint8), common)
         with pytest.raises(WrongShape, match="record answers: got 1, expected one from each"):
             spir.recover([np.zeros(4, dtype=np.uint8)])
         with pytest.raises(InvalidInput, match="record answer of server 2"):

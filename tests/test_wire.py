@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -21,19 +22,21 @@ from counterveil.client import Client
 from counterveil.errors import Malformed
 from counterveil.field import Field
 from counterveil.keys import is_signed
-from counterveil.ledger import Ledger
+from counterveil.packages import unpackage
 from counterveil.spir import make_spir
-from test_lying import serving
+from deployed import serving
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 WIRE: dict[str, Any] = json.loads((VECTORS / "wire.json").read_text("utf-8"))
 SERVICE: dict[str, Any] = json.loads((VECTORS / "service.json").read_text("utf-8"))
+TERMS: dict[str, Any] = json.loads(SERVICE["manifests"][0]["issued"]["terms"])
 
 
 def test_vectors_are_what_the_code_makes(tmp_path: Path) -> None:
     made = json.loads(json.dumps(make_vectors.make(tmp_path)))
     for manifest in (*made["service.json"]["manifests"], *SERVICE["manifests"]):
-        manifest.pop("software", None)  # the release's own name
+        manifest.pop("software", None)  # the release's own name, and what covers it
+        manifest.pop("signature", None)
     assert made["wire.json"] == WIRE
     assert made["service.json"] == SERVICE
 
@@ -56,27 +59,33 @@ def test_bad_packing_vectors(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", WIRE["messages"], ids=lambda case: case["kind"])
 def test_message_vectors(case: dict[str, Any]) -> None:
-    message = wire.decode(bytes.fromhex(case["hex"]), case["kind"])
+    decode: Any = wire.decode_request if "secret" in case else wire.decode_reply
+    message = decode(bytes.fromhex(case["hex"]), case["kind"])
     assert (message.server, message.request, list(message.among)) == (case["server"], case["request"], case["among"])
     assert (message.ticket.hex(), message.body.hex()) == (case["ticket"], case["body"])
+    if "secret" in case:
+        assert (message.terms.hex(), message.key.hex()) == (case["terms"], case["key"])
+        assert message.secret.hex() == case["secret"]
     assert wire.encode(message).hex() == case["hex"]
+    other = {"query": "record-query", "record-query": "query", "answer": "record-answer", "record-answer": "answer"}
     with pytest.raises(Malformed, match="got the kind"):
-        wire.decode(bytes.fromhex(case["hex"]), "answer" if case["kind"] != "answer" else "query")
+        decode(bytes.fromhex(case["hex"]), other[case["kind"]])
 
 
 @pytest.mark.parametrize("case", WIRE["bad_messages"], ids=lambda case: case["why"])
 def test_bad_message_vectors(case: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
-        wire.decode(bytes.fromhex(case["hex"]), "query")
+        wire.decode_request(bytes.fromhex(case["hex"]), "query")
 
 
 @pytest.mark.parametrize("case", WIRE["tickets"], ids=lambda case: case["id"])
 def test_ticket_vectors(case: dict[str, Any]) -> None:
     ticket = wire.decode_ticket_text(case["text"])
     claims = ticket.claims
-    assert (claims.id.hex(), claims.expires, claims.digest.hex()) == (case["id"], case["expires"], case["digest"])
+    assert (claims.id.hex(), claims.expires, claims.service) == (case["id"], case["expires"], case["service"])
     assert (list(claims.servers), claims.liars, claims.k) == (case["servers"], case["liars"], case["k"])
-    public = bytes.fromhex(SERVICE["manifests"][0]["terms"]["issuer"])
+    assert claims.reveal == case["reveal"]
+    public = bytes.fromhex(TERMS["issuer"])
     assert is_signed(public, bytes.fromhex(case["signature"]), "ticket", ticket.signed)
     assert not is_signed(public, bytes.fromhex(case["signature"]), "record", ticket.signed)
     assert ticket.text() == case["text"]
@@ -90,9 +99,7 @@ def test_bad_ticket_vectors(case: dict[str, Any]) -> None:
 
 def test_the_recorded_question_in_python_and_through_http(tmp_path: Path) -> None:
     question = SERVICE["question"]
-    made = [
-        make_vectors.server(n, Ledger(tmp_path / f"l{n}", n, new=True, clock=lambda: make_vectors.NOW)) for n in (1, 2)
-    ]
+    made = [make_vectors.server(n, make_vectors.new_ledger(tmp_path / f"l{n}", n)) for n in (1, 2)]
     urls = [serving(server) for server in made]
     for kind, path in (("", "/v1/answer"), ("record_", "/v1/record")):
         queries = question["queries" if not kind else "record_queries"]
@@ -107,18 +114,18 @@ def test_the_recorded_question_in_python_and_through_http(tmp_path: Path) -> Non
         assert (reply.json()["code"], reply.status_code) == (case["code"], REFUSALS[case["code"]][0]), case["why"]
     for case in WIRE["bad_messages"]:
         assert httpx2.post(urls[0] + "/v1/answer", content=bytes.fromhex(case["hex"])).json()["code"] == "malformed"
-    with Client(urls) as client:  # a malformed request burns nothing
-        assert made[0].ledger.count() == 2
+    assert made[0].ledger.count() == 2  # a malformed request burns nothing
+    with Client(made[0].addresses, connect_to=dict(zip(made[0].addresses, urls, strict=True))) as client:
         assert wire.encode_manifest(client.peers[0].manifest) == wire.encode_manifest(made[0].manifest)
 
 
 def test_the_recorded_question_is_recovered() -> None:
-    question, terms = SERVICE["question"], SERVICE["manifests"][0]["terms"]
+    question, terms = SERVICE["question"], TERMS
     deployment = Deployment.of(Schema.from_builtins(terms["schema"]))
     scheme = deployment.scheme
     asked, _ = deployment.question(deployment.schema.codes(question["person"]), Preferences.of(question["preferences"]))
     answers = [
-        wire.unpack("answer", scheme.field, wire.decode(bytes.fromhex(a), "answer").body, 4)
+        wire.unpack("answer", scheme.field, wire.decode_reply(bytes.fromhex(a), "answer").body, 4)
         for a in question["answers"]
     ]
     queries = np.array([[int(v) for v in symbols] for symbols in question["symbols"]])
@@ -127,11 +134,13 @@ def test_the_recorded_question_is_recovered() -> None:
     assert scheme.nearest(revealed) == question["position"]
     record = bytes.fromhex(question["record"])
     parts = [
-        np.frombuffer(wire.decode(bytes.fromhex(a), "record-answer").body, dtype=np.uint8)
+        np.frombuffer(wire.decode_reply(bytes.fromhex(a), "record-answer").body, dtype=np.uint8)
         for a in question["record_answers"]
     ]
-    assert make_spir(servers=2, collusion=1, length=len(record)).recover(parts) == record
-    database, signer = bytes.fromhex(terms["database"]), bytes.fromhex(terms["signer"])
+    packaged = make_spir(servers=2, collusion=1, length=len(record) + 32).recover(parts)
+    assert packaged.hex() == question["package"]
+    assert unpackage(packaged) == record
+    database, signer = bytes.fromhex(terms["database"]), bytes.fromhex(terms["issuer"])
     assert is_signed(signer, record[-64:], "record", database, record[:-64])
 
 
@@ -153,9 +162,9 @@ def test_packing_across_blocks() -> None:
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_malformed_or_read_exactly(data: bytes) -> None:
-    for kind in ("query", "record-answer"):
+    for decode, kind in ((wire.decode_request, "query"), (wire.decode_reply, "record-answer")):
         try:
-            assert wire.encode(wire.decode(data, kind)) == data
+            assert wire.encode(decode(data, kind)) == data  # type: ignore[operator]
         except Malformed:
             continue
 
@@ -164,8 +173,19 @@ def test_a_manifest_is_read_strictly() -> None:
     raw = json.dumps(SERVICE["manifests"][0] | {"software": "counterveil 0.1.0"}).encode()
     manifest = wire.decode_manifest(raw)
     assert wire.decode_manifest(wire.encode_manifest(manifest)) == manifest
-    assert manifest.terms.digest().hex() == manifest.digest
-    changes: list[dict[str, Any]] = [{"server": 0}, {"digest": "x"}, {"more": 1}, {"terms": {}}, {"key": 5}]
+    assert hashlib.sha256(manifest.issued.text.encode()).digest() == manifest.issued.digest
+    issued = SERVICE["manifests"][0]["issued"]
+    changes: list[dict[str, Any]] = [{"server": 0}, {"instance": "x"}, {"more": 1}, {"issued": {}}, {"key": 5}]
+    changes += [{"issued": issued | {"terms": json.dumps(TERMS | change)}} for change in (
+        {"keys": TERMS["keys"][:1]}, {"keys": TERMS["keys"][:1] * 2}, {"service": "a b"}, {"rows": 0}, {"more": 1},
+        {"schema": {"feature": "x" * 2000}},
+    )]  # fmt: skip
+    changes += [{"issued": issued | change} for change in (
+        {"addresses": ["https://one.example"]}, {"addresses": ["https://one.example"] * 2}, {"signature": ""},
+        {"addresses": ["https://one.example; script-src *", "https://two.example"]},
+        {"addresses": ["https://one.example", "javascript://two.example"]},
+        {"addresses": ["https://one.example", "https://user@two.example"]},
+    )]  # fmt: skip
     for change in changes:
         with pytest.raises(Malformed):
             wire.decode_manifest(json.dumps(SERVICE["manifests"][0] | change).encode())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-from .deployment import Deployment
-from .errors import CounterveilWarning, Disagreement, InvalidInput, NoMask
-from .schema import Schema
+from .errors import Disagreement, InvalidInput
+from .keys import fingerprint, is_signed
+from .terms import check_terms
 from .wire import Manifest, Terms
 
 
@@ -41,15 +41,20 @@ class Peer:
         return f"server {self.manifest.server} ({self.url})"
 
 
-def check_agreement(peers: Sequence[Peer]) -> None:
-    """Refuse servers whose manifests do not go together; say which, and in what they differ."""
+def check_agreement(peers: Sequence[Peer], *, issuer: bytes | None = None, operators: Collection[bytes] = ()) -> None:
+    """Refuse servers that are not who they say, or do not go together; say which, and in what they differ.
+
+    Every manifest must carry the signature of the key that the terms name for that server, the terms that of their
+    issuer, and the address that was asked must be the one in the terms. `issuer`, if given, is the one it must be;
+    `operators` are public keys of servers that must be among those asked.
+    """
     if len({peer.url for peer in peers}) < max(2, len(peers)):
         raise Disagreement(f"servers: got {[peer.url for peer in peers]}, expected two or more different addresses")
     first = peers[0]
     for peer in peers[1:]:
         for what, ours, theirs in (
             ("terms", first.manifest.terms, peer.manifest.terms),
-            ("digest", first.manifest.digest, peer.manifest.digest),
+            ("addresses", first.manifest.issued, peer.manifest.issued),
             ("common key", first.manifest.key, peer.manifest.key),
         ):
             if ours != theirs:
@@ -57,10 +62,42 @@ def check_agreement(peers: Sequence[Peer]) -> None:
                     f"{what}: {first.name} and {peer.name} do not agree{_difference(ours, theirs)}; nothing was asked"
                 )
     numbers = [peer.manifest.server for peer in peers]
+    terms = first.manifest.terms
     if len(set(numbers)) != len(numbers):
         raise Disagreement(f"servers: got numbers {numbers}, expected each once: one answers for another")
-    if max(numbers) > first.manifest.terms.parameters.servers:
-        raise Disagreement(f"servers: got numbers {numbers}, expected up to {first.manifest.terms.parameters.servers}")
+    if max(numbers) > terms.parameters.servers:
+        raise Disagreement(f"servers: got numbers {numbers}, expected up to {terms.parameters.servers}")
+    try:
+        check_terms(first.manifest.issued)
+    except InvalidInput as error:
+        raise Disagreement(f"{error}; nothing was asked") from None
+    if issuer is not None and terms.issuer != issuer.hex():
+        shown = fingerprint(bytes.fromhex(terms.issuer))
+        raise Disagreement(f"issuer: got {shown}, expected {fingerprint(issuer)}; nothing was asked")
+    for peer in peers:
+        _check_identity(peer)
+    keys = {terms.keys[n - 1] for n in numbers}
+    for operator in operators:
+        if operator.hex() not in keys:
+            shown = f"one with the fingerprint {fingerprint(operator)}"
+            raise Disagreement(f"servers' keys: got others, expected {shown}; nothing was asked")
+
+
+def _check_identity(peer: Peer) -> None:
+    """Refuse a manifest that its server did not sign, or that was fetched from elsewhere than the terms say."""
+    manifest = peer.manifest
+    key, signature = bytes.fromhex(manifest.terms.keys[manifest.server - 1]), bytes.fromhex(manifest.signature)
+    if not is_signed(key, signature, "manifest", *manifest.signed()):
+        raise Disagreement(f"{peer.name}: its manifest does not carry its own signature; nothing was asked")
+    said = manifest.issued.addresses[manifest.server - 1]
+    if _place(said) != _place(peer.url):
+        raise Disagreement(f"{peer.name}: the terms say that this server is at {said}; nothing was asked")
+
+
+def _place(url: str) -> tuple[str, str, int, str]:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.scheme, parts.hostname or "", port, parts.path.rstrip("/")
 
 
 def _difference(ours: object, theirs: object) -> str:
@@ -68,22 +105,3 @@ def _difference(ours: object, theirs: object) -> str:
         return ""
     different = [name for name in Terms.__struct_fields__ if getattr(ours, name) != getattr(theirs, name)]
     return f" on {', '.join(different)}"
-
-
-def deployment_of(terms: Terms) -> Deployment:
-    """Return the deployment that terms describe, after checking that q and the alphas are what they must be."""
-    try:
-        schema = Schema.from_builtins(terms.schema, "schema of the manifest")
-        parameters = {name: getattr(terms.parameters, name) for name in terms.parameters.__struct_fields__}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NoMask)
-            made = Deployment.of(schema, record=terms.record, **parameters)
-        scheme = replace(made.scheme, alphas=tuple(terms.alphas), field=replace(made.scheme.field, q=int(terms.q)))
-    except (InvalidInput, CounterveilWarning) as error:
-        raise Disagreement(f"the servers' terms are refused: {error}") from None
-    if scheme.field != made.scheme.field:
-        right = f"{made.scheme.field.q}, the smallest {made.scheme.field.kind} that does"
-        raise Disagreement(f"q: got {scheme.field.q}, expected {right}; nothing was asked")
-    if len(scheme.alphas) != made.scheme.servers:
-        raise Disagreement(f"alphas: got {len(scheme.alphas)}, expected one for each of {made.scheme.servers} servers")
-    return replace(made, scheme=scheme)

@@ -5,14 +5,11 @@ Security: nothing of a question, an answer, a ticket, or where they come from is
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +25,13 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import page, wire
+from .connections import HANG_UP, Listener
 from .errors import InvalidInput, Refused
+from .ledger import Ledger
+from .limits import GaveWay, Place, Places
 from .machine_code import cores
 from .operator import Operator
-from .server import SOFTWARE, Reply, Server
+from .server import SOFTWARE, Admitted, Reply, Server
 
 log = logging.getLogger("counterveil")
 
@@ -40,23 +40,31 @@ REFUSALS = {  # what a server may refuse, with its HTTP status
     "ticket_forged": (401, "the ticket is forged"),
     "ticket_not_offered": (403, "the ticket is for more than is offered"),
     "ticket_for_other_servers": (403, "the ticket is for other servers"),
+    "ticket_for_another_service": (403, "the ticket is for another service"),
     "too_slow": (408, "the body did not arrive in time"),
     "ticket_used": (409, "the ticket was used for another request"),
     "ticket_expired": (410, "the ticket has expired"),
     "length_required": (411, "no Content-Length"),
-    "ticket_for_another_database": (412, "the ticket is for another database"),
+    "other_terms": (412, "the request was made for other terms"),
+    "other_key": (412, "the request was made for another common key"),
     "too_long": (413, "a longer body than any request has"),
+    "too_often": (429, "the request was sent again too often"),
     "wrong_server": (421, "the message is for another server"),
     "internal": (500, "the server failed"),
     "not_ready": (503, "the ledger cannot be written"),
     "busy": (503, "too many answers are on their way"),
 }
-_PATIENCE = 60.0  # seconds for a body to arrive, or an answer to leave
-_SLOWEST_READER = 1 << 16  # bytes a second at which a long answer may be read
-_STREAMS = 32  # answers under way at a time: some 20 MiB each, where they are sealed
-_SAME = 2  # of those, to the very same request: one that a client gave up, and its next try
-_QUEUE = 5.0  # seconds to wait for one of those
-_CONNECTIONS = 512  # at a time; more are told to come back
+_BODY = 10.0  # seconds for a body to arrive, and what it takes at the slowest
+_SLOWEST_WRITER = 1 << 14  # bytes a second
+_PATIENCE = 60.0  # seconds for an answer to leave, and what it takes at the slowest
+_SLOWEST_READER = 1 << 16  # bytes a second
+_ANSWERS = 24  # under way at a time: some 17 MiB each, where they are sealed
+_BODIES = 64 << 20  # bytes of bodies that are being read
+_PIECE = 1 << 16  # bytes sent at a time, so that it is seen whether they are read
+_FRESH = 1.0  # seconds for which the ledger is known to be fit
+_PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")  # who asks is somebody else
+_BACKLOG = 256  # connections accepted at a time, before anybody can be sent away for them
+_LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 class Metrics:
@@ -149,59 +157,169 @@ def _refusal(scope: Scope, error: Refused) -> Response:
     )
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """Read a body no longer than the terms allow; a longer one is refused before it is read."""
-    length = request.headers.get("content-length", "")
-    if "transfer-encoding" in request.headers or not (length.isascii() and length.isdigit()):
-        raise Refused("length_required", "a request must say how long its body is")
-    if int(length) > most:
-        raise Refused("too_long", f"{int(length)} bytes, where the longest request has {most}")
-    body = bytearray()
-    try:
-        with anyio.fail_after(_PATIENCE):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > most:
-                    raise Refused("too_long", f"more than {most} bytes, which the longest request has")
-    except TimeoutError:
-        raise Refused("too_slow", f"the body did not arrive within {_PATIENCE:.0f} seconds") from None
+async def _hang_up(scope: Scope, receive: Receive) -> None:
+    """End a connection whose other end gave it up, or does not use it: nothing more is sent."""
+    scope["code"] = "disconnected"
+    hang_up = scope.get("extensions", {}).get(HANG_UP)
+    if hang_up is not None:
+        hang_up()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+async def _body(receive: Receive, place: Place) -> bytes:
+    body, more = bytearray(), True
+    while more:
+        with place.waiting():
+            message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk, more = message.get("body", b""), message.get("more_body", False)
+        place.moved(len(chunk))
+        body += chunk
     return bytes(body)
 
 
-class _Streamed(StreamingResponse):
-    """A long answer, sent as it is made; a reader who takes too long for it is cut off, so that few hold much."""
+class Desk:
+    """Answers requests: body, checks, place, ledger, answer, in that order, and each within its limits.
 
-    def __init__(self, reply: Reply, first: bytes, over: Callable[[], None]) -> None:
-        length = {"content-length": str(reply.length)}
-        super().__init__(chain([first], reply.parts), media_type=wire.MEDIA_TYPE, headers=length)
-        self._seconds, self._over = _PATIENCE + reply.length / _SLOWEST_READER, over
+    Refusals never wait for the answers of others: only what comes after the ledger is limited by the cores.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._most = server, server.longest
+        self._answers, self._bodies = Places(_ANSWERS), Places(_BODIES, queue=512)
+        self._checking = anyio.CapacityLimiter(cores())
+        self._computing = anyio.CapacityLimiter(cores())  # more at a time only get in each other's way
+
+    async def serve(self, kind: wire.RequestKind, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or refuse it."""
+        try:
+            admitted = await self._admitted(Request(scope, receive), kind)
+            async with self._answers.hold(name=admitted.fingerprint) as place:
+                if await Request(scope, receive).is_disconnected():
+                    raise ClientDisconnect  # before the ticket is spent
+                await run_in_threadpool(admitted.spend)
+                reply = await anyio.to_thread.run_sync(admitted.answer, limiter=self._computing)
+                await self._send(reply, place, scope, receive, send)
+        except GaveWay:
+            await _hang_up(scope, receive)
+        except Refused as error:
+            await _refusal(scope, error)(scope, receive, send)
+        except InvalidInput as error:
+            await _refusal(scope, Refused("malformed", str(error)))(scope, receive, send)
+
+    async def _admitted(self, request: Request, kind: wire.RequestKind) -> Admitted:
+        """Read a body no longer than the terms allow, and check it; a longer one is refused before it is read."""
+        length = request.headers.get("content-length", "")
+        if "transfer-encoding" in request.headers or not (length.isascii() and length.isdigit()):
+            raise Refused("length_required", "a request must say how long its body is")
+        if len(length) > 20 or int(length) > self._most:
+            raise Refused("too_long", f"{length[:20]} bytes, where the longest request has {self._most}")
+        async with self._bodies.hold(int(length)) as place:
+            seconds = _BODY + int(length) / _SLOWEST_WRITER
+            try:
+                with anyio.fail_after(seconds):
+                    body = await _body(request.receive, place)
+            except TimeoutError:
+                raise Refused("too_slow", f"the body did not arrive within {seconds:.0f} seconds") from None
+            return await anyio.to_thread.run_sync(self._server.admit, body, kind, limiter=self._checking)
+
+    async def _send(self, reply: Reply, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send an answer as it is made and read; one who takes too long for it is cut off."""
+
+        async def sending(message: Message) -> None:
+            with place.waiting():
+                await send(message)
+            place.moved(len(message.get("body", b"")))
+
+        answer = StreamingResponse(
+            self._pieces(reply), media_type=wire.MEDIA_TYPE, headers={"content-length": str(reply.length)}
+        )
+        with anyio.move_on_after(_PATIENCE + reply.length / _SLOWEST_READER) as limit:
+            await answer(scope, receive, sending)
+        if limit.cancelled_caught:
+            raise GaveWay
+
+    async def _pieces(self, reply: Reply) -> AsyncIterator[memoryview]:
+        left = reply.length
+        while left:
+            part = await anyio.to_thread.run_sync(next, reply.parts, limiter=self._computing)
+            left -= len(part)
+            for start in range(0, len(part), _PIECE):
+                yield memoryview(part)[start : start + _PIECE]
+
+
+class _Answer(Response):
+    """A response that is still to be worked out."""
+
+    def __init__(self, desk: Desk, kind: wire.RequestKind) -> None:
+        super().__init__()
+        self._desk, self._kind = desk, kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        try:
-            with anyio.move_on_after(self._seconds):
-                await super().__call__(scope, receive, send)
-        finally:
-            self._over()
+        await self._desk.serve(self._kind, scope, receive, send)
 
 
-def _begun(ask: Callable[[bytes], Reply], body: bytes) -> tuple[Reply, bytes]:
-    """Ask, and wait for the first part: what goes wrong before it can still be refused."""
-    reply = ask(body)
-    return reply, next(reply.parts)
+class _Readiness:
+    """Whether the ledger can be written, looked at once a second at most, whoever asks how often."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._lock = ledger, anyio.Lock()
+        self._known, self._until = None, 0.0
+
+    _known: Refused | None
+
+    async def check(self) -> None:
+        """Refuse unless the ledger can be written, or could a moment ago."""
+        async with self._lock:
+            if time.monotonic() > self._until:
+                try:
+                    await run_in_threadpool(self._ledger.check)
+                    self._known = None
+                except Refused as error:
+                    self._known = error
+                self._until = time.monotonic() + _FRESH
+        if self._known is not None:
+            raise Refused(self._known.code, str(self._known))
 
 
-def make_app(
-    server: Server, *, origins: Sequence[str] = ("*",), peers: Sequence[str] = (), operator: Operator | None = None
-) -> FastAPI:
+class _CrossOrigin:
+    """Lets the pages of others ask, and read nothing else."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        self._app = app
+        self._shared = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["GET", "POST"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        shared = scope["type"] == "http" and scope["path"].startswith("/v1/")
+        await (self._shared if shared else self._app)(scope, receive, send)
+
+
+def make_app(server: Server, *, origins: Sequence[str] = ("*",), operator: Operator | None = None) -> FastAPI:
     """Return the application of one server.
 
-    `origins` are the web pages that may call it: any, since there are no cookies. `peers` are the addresses of all
-    servers, which the applicant's page starts from. With an `operator` there is a page for the institution too.
+    `origins` are the web pages that may call it: any, since there are no cookies. With an `operator` there is a page
+    for the institution too.
     """
     app = FastAPI(title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None)
-    manifest, most, metrics = wire.encode_manifest(server.manifest), server.longest, Metrics(server)
-    binary = {"schema": {"type": "string", "format": "binary", "maxLength": most}}
+    metrics = Metrics(server)
+    _add_protocol(app, server)
+    _add_health(app, server)
+    _add_metrics(app, metrics, operator)
+    _add_page(app, server)
+    if operator is not None:
+        _add_operator(app, operator)
+    paths = {route.path for route in app.routes if hasattr(route, "path")}
+    if origins:
+        app.add_middleware(_CrossOrigin, origins=origins)
+    app.add_middleware(_Observed, counters=[metrics.count, *([operator.count] if operator else [])], paths=paths)
+    return app
+
+
+def _add_protocol(app: FastAPI, server: Server) -> None:
+    manifest, desk = wire.encode_manifest(server.manifest), Desk(server)
+    binary = {"schema": {"type": "string", "format": "binary", "maxLength": server.longest}}
     message = {
         "requestBody": {"required": True, "content": {wire.MEDIA_TYPE: binary}, "description": "See docs/wire.md."}
     }
@@ -211,53 +329,21 @@ def make_app(
         for status, meaning in REFUSALS.values()
     }
 
-    slots, under_way = anyio.Semaphore(_STREAMS), Counter[bytes]()
-    limit = anyio.CapacityLimiter(cores())  # more answers computed at a time only get in each other's way
-
-    async def answered(request: Request, ask: Callable[[bytes], Reply]) -> Response:
-        try:
-            body = await _body(request, most)
-            which = hashlib.sha256(body).digest()
-            with anyio.move_on_after(_QUEUE) as waited:
-                await slots.acquire()
-            if waited.cancelled_caught:
-                raise Refused("busy", "the server sends as many answers as it can; come back")
-            under_way[which] += 1
-
-            def over() -> None:
-                slots.release()
-                under_way[which] -= 1
-                if not under_way[which]:
-                    del under_way[which]
-
-            kept = False
-            try:
-                if under_way[which] > _SAME:
-                    raise Refused("busy", "this very request is being answered; come back")
-                reply, first = await anyio.to_thread.run_sync(_begun, ask, body, limiter=limit)
-                kept = len(first) < reply.length
-            finally:
-                if not kept:
-                    over()
-            if kept:
-                return _Streamed(reply, first, over)
-            return Response(first, media_type=wire.MEDIA_TYPE)
-        except Refused as error:
-            return _refusal(request.scope, error)
-        except InvalidInput as error:
-            return _refusal(request.scope, Refused("malformed", str(error)))
-
     @app.get("/v1/manifest", summary="Terms, and which server this is", responses={200: {"description": "JSON"}})
     async def manifest_route() -> Response:
         return Response(manifest, media_type="application/json")
 
     @app.post("/v1/answer", summary="Answer a question", openapi_extra=message, responses={200: says, **refusals})
-    async def answer_route(request: Request) -> Response:
-        return await answered(request, server.answer)
+    async def answer_route() -> Response:
+        return _Answer(desk, "query")
 
     @app.post("/v1/record", summary="Answer a record step", openapi_extra=message, responses={200: says, **refusals})
-    async def record_route(request: Request) -> Response:
-        return await answered(request, server.record)
+    async def record_route() -> Response:
+        return _Answer(desk, "record-query")
+
+
+def _add_health(app: FastAPI, server: Server) -> None:
+    readiness = _Readiness(server.ledger)
 
     @app.get("/healthz", summary="Whether the process runs", response_class=PlainTextResponse)
     async def health_route() -> Response:
@@ -271,53 +357,81 @@ def make_app(
     )
     async def ready_route(request: Request) -> Response:
         try:
-            await run_in_threadpool(server.ledger.check)
+            await readiness.check()
         except Refused as error:
             return _refusal(request.scope, error)
         return Response("ready\n", media_type="text/plain")
 
-    @app.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
-    async def metrics_route() -> Response:
+
+def _add_metrics(app: FastAPI, metrics: Metrics, operator: Operator | None) -> None:
+    """Add what counts requests, for this machine and for the operator: counts over time tell who asked when."""
+    closed: dict[int | str, dict[str, Any]] = {
+        401: {"description": "no token of the operator's"},
+        403: {"description": "not from this machine"},
+    }
+
+    @app.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse, responses=closed)
+    async def metrics_route(request: Request) -> Response:
+        if not _is_local(request):
+            if operator is None:
+                return Response("for this machine only\n", status_code=403, media_type="text/plain")
+            if not operator.admits(request.headers.get("authorization", "")):
+                return _unauthorized()
         text = await run_in_threadpool(prometheus_client.generate_latest, metrics.registry)
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
+
+def _is_local(request: Request) -> bool:
+    """Say whether a request comes from this machine, for itself.
+
+    A proxy on this machine asks for others, and mostly says so. A page in a browser on this machine may ask for others
+    too, under a name that they made point here.
+    """
+    named = request.headers.get("host", "")
+    host = named.rpartition(":")[0] if named.rpartition(":")[2].isdigit() else named
+    proxied = any(name in request.headers for name in _PROXIED)
+    return request.client is not None and request.client.host in _LOCAL and host.strip("[]") in _LOCAL and not proxied
+
+
+def _unauthorized() -> Response:
+    return Response(status_code=401, headers={"www-authenticate": "Bearer"})
+
+
+def _add_page(app: FastAPI, server: Server) -> None:
+    issued, number = server.manifest.issued, server.number
+    headers = _PAGE_HEADERS | {"content-security-policy": page.policy(issued)}
+
     @app.get("/", summary="The applicant's page", response_class=Response, include_in_schema=False)
     async def page_route() -> Response:
-        return Response(page.page(peers), media_type="text/html", headers=_PAGE_HEADERS)
+        return Response(page.page(issued, number), media_type="text/html", headers=headers)
 
     @app.get("/counterveil.html", summary="The page in one file", response_class=Response, include_in_schema=False)
     async def single_route() -> Response:
-        return Response(page.single_file(peers), media_type="text/html", headers=_PAGE_HEADERS | _KEEP)
-
-    if operator is not None:
-
-        @app.get("/operator", response_class=Response, include_in_schema=False)
-        async def operator_route() -> Response:
-            return Response(page.operator_page(), media_type="text/html", headers=_PAGE_HEADERS)
-
-        @app.get("/operator/status", response_class=Response, include_in_schema=False)
-        async def status_route(request: Request) -> Response:
-            if not operator.admits(request.headers.get("authorization", "")):
-                return Response(status_code=401, headers={"www-authenticate": "Bearer"})
-            status = await run_in_threadpool(operator.status)
-            return Response(
-                msgspec.json.encode(status), media_type="application/json", headers={"cache-control": "no-store"}
-            )
+        return Response(page.single_file(issued, number), media_type="text/html", headers=headers | _KEEP)
 
     for name, (content, kind) in page.assets().items():
         app.add_api_route(
             f"/web/{name}", partial(_asset, content, kind), include_in_schema=False, response_class=Response
         )
 
-    paths = {route.path for route in app.routes if hasattr(route, "path")}
-    if origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"])
-    app.add_middleware(_Observed, counters=[metrics.count, *([operator.count] if operator else [])], paths=paths)
-    return app
+
+def _add_operator(app: FastAPI, operator: Operator) -> None:
+    @app.get("/operator", response_class=Response, include_in_schema=False)
+    async def operator_route() -> Response:
+        own = {"content-security-policy": page.operator_policy()}
+        return Response(page.operator_page(), media_type="text/html", headers=_PAGE_HEADERS | own)
+
+    @app.get("/operator/status", response_class=Response, include_in_schema=False)
+    async def status_route(request: Request) -> Response:
+        if not operator.admits(request.headers.get("authorization", "")):
+            return _unauthorized()
+        status = await run_in_threadpool(operator.status)
+        return Response(
+            msgspec.json.encode(status), media_type="application/json", headers={"cache-control": "no-store"}
+        )
 
 
 _PAGE_HEADERS = {
-    "content-security-policy": page.POLICY,
     "x-content-type-options": "nosniff",
     "cache-control": "no-cache",
 }
@@ -365,8 +479,11 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=_CONNECTIONS,
+        proxy_headers=False,
+        loop="asyncio",
+        ws="none",
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=30,
     )
     log.info("serving", extra={"fields": about})
-    uvicorn.Server(config).run()
+    Listener(config).run()

@@ -1,7 +1,9 @@
 """One question under way: the messages that go out, whatever comes back, and what the answers are worth.
 
 Every question is the same to a server: one query, then k record queries, of sizes that the terms fix (rule 10). What
-fails for a reason that may depend on the question is told to the person alone, after the last message.
+depends on the question is computed before the first connection, or between messages within a public step of time, or
+after the last connection is closed. What fails for a reason that may depend on the question is told to the person
+alone, at the very end.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio
 import numpy as np
@@ -23,33 +25,82 @@ from .errors import Disagreement, InvalidInput, Malformed, Refused, ServerFault,
 from .field import Residues
 from .forms import Question
 from .keys import SIGNATURE_BYTES, is_signed
-from .preferences import Costs
-from .randomness import Fresh, Randomness
+from .packages import unpackage
+from .preferences import Costs, Preferences
+from .randomness import KEY_BYTES, Fresh, Randomness
 from .records import Record, decode
-from .reveals import Reader
+from .reveals import Outcome, Reader
 from .scheme import Scheme
-from .spir import make_spir
-from .wire import Message, Ticket
+from .spir import Spir, make_spir
+from .wire import Reply, Request, SignedTerms, Ticket
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]  # bytes of answers that came, of so many
 Sink = Callable[[bytes], Awaitable[None]]
-Post = Callable[[Peer, Message, bytes, int, Sink | None], Awaitable[Message]]
+Post = Callable[[Peer, Request, bytes, int, Sink | None], Awaitable[Reply]]
 
-_STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, longer where there are many rows
+_STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, or of more
+_REHEARSALS = 3
+
+
+class Offer(NamedTuple):
+    """Terms that were checked, the deployment they describe, and the step of time that hides what is computed."""
+
+    issued: SignedTerms
+    deployment: Deployment
+    step: float  # seconds
+
+
+def make_offer(issued: SignedTerms, deployment: Deployment) -> Offer:
+    """Calibrate the step: at least twice as long as anything computed between messages, tried with made-up numbers."""
+    rows = issued.terms.rows
+    longest = max(_rehearsed(deployment, rows) for _ in range(_REHEARSALS))
+    return Offer(issued, deployment, max(_STEP * (1 + rows // 20_000), 2 * longest))
+
+
+def _rehearsed(deployment: Deployment, rows: int) -> float:
+    """Return the seconds that compiling a question takes, or putting answers together and choosing; the longer."""
+    began = time.monotonic()
+    schema = deployment.schema
+    own = np.array([feature.largest // 2 for feature in schema.features], dtype=np.int64)
+    question, _ = deployment.question(own, Preferences())
+    scheme = deployment.scheme
+    scheme = scheme.among(range(1, scheme.needed() + 1))
+    queries = scheme.query(question, Fresh())
+    compiled = time.monotonic() - began
+    if not scheme.reveal.length(rows):
+        return compiled
+    answers = [Fresh().elements(scheme.field.q, scheme.sent(n, rows)) for n in range(1, scheme.servers + 1)]
+    reader = scheme.reader(question, queries, rows)
+    began = time.monotonic()
+    for place, answer in enumerate(answers):
+        reader.feed(place, answer)
+    deployment.choose(scheme.reveal.relative(scheme.field, reader.outcome().revealed))
+    return max(compiled, time.monotonic() - began)
+
+
+async def settle(began: float, step: float) -> None:
+    """Wait for the next step of a public clock, so that no server can time what the applicant computed."""
+    await anyio.sleep(step - (time.monotonic() - began) % step)
 
 
 class Asked:
     """One question under way: who is asked, under which ticket, and what is found out about them."""
 
-    def __init__(self, peers: list[Peer], deployment: Deployment, ticket: Ticket) -> None:
-        self.ticket, self.claims = ticket, ticket.claims
-        by_number = {peer.manifest.server: peer for peer in peers}
-        missing = [n for n in self.claims.servers if n not in by_number]
-        if missing:
-            raise Disagreement(f"ticket: got one for servers {list(self.claims.servers)}, expected the address of each")
-        self.peers = [by_number[n] for n in self.claims.servers]
-        self.terms = peers[0].manifest.terms
+    def __init__(
+        self,
+        offer: Offer,
+        ticket: Ticket,
+        question: Question,
+        *,
+        spread: float = 0.0,
+        deployment: Deployment | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        """Share the question: all that can be computed before anybody is asked."""
+        self._offer, self.ticket, self.claims = offer, ticket, ticket.claims
+        self.terms, self._spread = offer.issued.terms, spread
+        deployment = deployment or offer.deployment
         self.deployment = replace(deployment, k=self.claims.k)
         needed = deployment.scheme.needed(self.claims.liars)
         if len(self.claims.servers) != needed:
@@ -57,59 +108,80 @@ class Asked:
                 "ticket_not_offered", f"a ticket for {len(self.claims.servers)} servers, where {needed} answer"
             )
         self.scheme: Scheme = deployment.scheme.among(self.claims.servers, self.claims.liars)
+        self.deployment.choose(np.zeros(1, dtype=np.int64), spread)  # refuses a bad spread
         self.liars: list[int] = []  # servers, by number, whose answers were corrected
         self.revealed: Vector = np.zeros(0, dtype=np.int64)
-        self.randomness: Randomness = Fresh()
         self.progress: Progress | None = None
+        self._random: Randomness = randomness or Fresh()
+        self._promised: Vector | None = None  # costs of the records, as the answers have them
+        self._question, self._queries = question, self.scheme.query(question, self._random)
+        self._bodies = [wire.pack(self.scheme.field, query) for query in self._queries]
 
-    async def fetch(self, post: Post, question: Question, spread: float) -> tuple[list[bytes], Vector | None]:
-        """Send the N queries, then N record queries k times over; return the records and the costs promised for them.
+    async def fetch(self, post: Post, peers: Sequence[Peer]) -> Callable[[], list[bytes]]:
+        """Send the N queries, then N record queries k times over; return what opens the records.
 
-        None for the costs: the answers contradict each other.
+        That is to be called when every connection is closed: from the last byte until then nothing is computed that
+        depends on the question, or a server could tell by when we hang up.
         """
         scheme, count, record = self.scheme, self.terms.rows, self.deployment.record_bytes
-        queries = scheme.query(question, self.randomness)
+        peers = self._named(peers)
         lengths = [scheme.sent(n, count, record) for n in range(1, scheme.servers + 1)]
         total = sum(map(scheme.alphabet.packed, lengths))
-        intake = _Intake(scheme.reader(question, queries, count, record), scheme.alphabet, total, self.progress)
+        reader = scheme.reader(self._question, self._queries, count, record)
+        intake = _Intake(reader, scheme.alphabet, total, self.progress)
         asked = []
-        for place, (peer, query, length) in enumerate(zip(self.peers, queries, lengths, strict=True)):
-            message = self._message("query", peer, 0, self.claims.servers, wire.pack(scheme.field, query))
+        for place, (peer, body, length) in enumerate(zip(peers, self._bodies, lengths, strict=True)):
+            message = self._message("query", peer, 0, self.claims.servers, body)
             asked.append(partial(intake.ask, post, place, peer, message, self.claims.id, length))
         await everyone(asked)
         began = time.monotonic()
-        self.revealed, fit, opened = intake.reader.outcome()
-        among = self._honest(fit)
-        relative = scheme.reveal.relative(scheme.field, self.revealed)
-        plausible = self._plausible(relative)
-        positions = self.deployment.choose(relative, spread)
-        if not plausible:  # rule 10: ask on, for nothing in particular
-            positions = [int(p) for p in self.randomness.elements(scheme.reveal.positions(count), self.claims.k)]
-        await self.settle(began)
+        if scheme.reveal.inside:
+            await settle(began, self._offer.step)
+            return lambda: self._inside(reader.outcome())
+        steps = self._record_steps(peers, reader.outcome())
+        await settle(began, self._offer.step)
+        replies = [await everyone([partial(post, *each, None) for each in step.sent]) for step in steps]
+        await settle(time.monotonic(), self._offer.step)
+        return lambda: [step.record(answers) for step, answers in zip(steps, replies, strict=True)]
 
-        fetched = (
-            [opened]
-            if opened is not None
-            else [
-                await self._record(post, request, among, position)
-                for request, position in enumerate(positions, start=1)
-            ]
+    def _named(self, peers: Sequence[Peer]) -> list[Peer]:
+        """Return the servers that the ticket names, in its order."""
+        by_number = {peer.manifest.server: peer for peer in peers}
+        if any(n not in by_number for n in self.claims.servers):
+            raise Disagreement(f"ticket: got one for servers {list(self.claims.servers)}, expected the address of each")
+        return [by_number[n] for n in self.claims.servers]
+
+    def _message(
+        self, kind: wire.RequestKind, peer: Peer, request: int, among: tuple[int, ...], body: bytes
+    ) -> Request:
+        """Return a message with a secret of its own, which no other server could send (rule 13)."""
+        secret = self._random.elements(256, KEY_BYTES).astype(np.uint8).tobytes()
+        manifest = peer.manifest
+        digest, key = self._offer.issued.digest, bytes.fromhex(manifest.key)
+        return Request(
+            wire.VERSION, kind, manifest.server, digest, key, self.ticket.encode(), request, among, secret, body
         )
-        return fetched, relative[positions] if plausible else None
 
-    async def settle(self, began: float) -> None:
-        """Wait for the next step of a public clock, so that no server can time what the applicant computed."""
-        step = _STEP * (1 + self.terms.rows // 20_000)
-        await anyio.sleep(step - (time.monotonic() - began) % step)
+    def _inside(self, found: Outcome) -> list[bytes]:
+        """Return the record that the answers brought."""
+        self.revealed, _, record = found
+        self._promised = self.scheme.reveal.relative(self.scheme.field, self.revealed)[:1]
+        return [record or b""]
 
-    def _message(self, kind: wire.Kind, peer: Peer, request: int, among: tuple[int, ...], body: bytes) -> Message:
-        return Message(1, kind, peer.manifest.server, self.ticket.encode(), request, among, body)
-
-    def _honest(self, fit: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the servers to fetch records from, by number: all, but for as many as the ticket lets lie."""
+    def _record_steps(self, peers: Sequence[Peer], found: Outcome) -> list[_RecordStep]:
+        """Choose the records, and prepare all messages that fetch them."""
+        self.revealed, fit, _ = found
+        scheme, positions = self.scheme, self.scheme.reveal.positions(self.terms.rows)
+        relative = scheme.reveal.relative(scheme.field, self.revealed)
+        chosen = self.deployment.choose(relative, self._spread)
+        at_random = [int(p) for p in self._random.elements(positions, self.claims.k)]
+        if self._plausible(relative):
+            self._promised = relative[chosen]
+        else:
+            chosen = at_random  # rule 10: ask on, for nothing in particular
         honest = [self.claims.servers[place] for place in fit]
         self.liars = [n for n in self.claims.servers if n not in honest]
-        return tuple(honest[: len(self.claims.servers) - self.claims.liars])
+        return [self._record_step(peers, n, honest, position) for n, position in enumerate(chosen, start=1)]
 
     def _plausible(self, relative: Vector) -> bool:
         """Say whether costs can be as revealed: none beyond the largest there is."""
@@ -117,29 +189,42 @@ class Asked:
         bound = reveal.expansion * (self.scheme.form.bound + reveal.d_min) - 1
         return int(relative.max() - min(0, int(relative.min()))) <= bound
 
-    async def _record(self, post: Post, request: int, among: tuple[int, ...], position: int) -> bytes:
-        """Play one record step. A server that is left out gets a query too, of noise, so that all get as many."""
+    def _record_step(self, peers: Sequence[Peer], request: int, honest: list[int], position: int) -> _RecordStep:
+        """Prepare one record step, to a random set of honest servers.
+
+        A server that is left out gets a query too, of noise, and a random set that it is in: whether it was left out by
+        chance, or because it lied, looks the same to it.
+        """
         length, count = self.deployment.record_bytes, self.scheme.reveal.positions(self.terms.rows)
+        size = len(self.claims.servers) - self.claims.liars
+        among = self._some(honest, size)
         chosen = self.claims.liars > 0
-        spir = make_spir(servers=len(among), collusion=self.scheme.collusion, length=length, chosen=chosen)
-        queries: dict[int, Bytes] = dict(zip(among, spir.query(count, position, self.randomness), strict=True))
-        sent: list[Callable[[], Awaitable[Message]]] = []
-        for peer in self.peers:
+        spir = make_spir(servers=size, collusion=self.scheme.collusion, length=length, chosen=chosen)
+        queries: dict[int, Bytes] = dict(zip(among, spir.query(count, position, self._random), strict=True))
+        sent = []
+        for peer in peers:
             n = peer.manifest.server
             asked = among
             if n not in among:
-                asked = tuple(sorted((*among[1:], n)))
-                queries[n] = spir.query(count, 0, self.randomness)[0]
+                others = [m for m in self.claims.servers if m != n]
+                asked = tuple(sorted((*self._some(others, size - 1), n)))
+                queries[n] = spir.query(count, 0, self._random)[0]
             message = self._message("record-query", peer, request, asked, queries[n].tobytes())
-            sent.append(partial(post, peer, message, self.claims.id, spir.part, None))
-        replies = {reply.server: np.frombuffer(reply.body, dtype=np.uint8) for reply in await everyone(sent)}
-        return spir.recover([replies[n] for n in among])
+            sent.append((peer, message, self.claims.id, spir.part))
+        return _RecordStep(spir, among, sent)
+
+    def _some(self, servers: Sequence[int], size: int) -> tuple[int, ...]:
+        """Return so many of these servers, every set as likely; all of them without a draw where there is no choice."""
+        left = list(servers)
+        while len(left) > size:
+            left.pop(int(self._random.elements(len(left), 1)[0]))
+        return tuple(sorted(left))
 
     def signed(self, fetched: list[bytes]) -> list[Record]:
         """Read the records, if each is signed for this database."""
-        public, digest = bytes.fromhex(self.terms.signer), bytes.fromhex(self.terms.database)
+        public, digest = bytes.fromhex(self.terms.issuer), bytes.fromhex(self.terms.database)
         records = []
-        for whole in fetched:
+        for whole in map(unpackage, fetched):
             record, signature = whole[:-SIGNATURE_BYTES], whole[-SIGNATURE_BYTES:]
             if not is_signed(public, signature, "record", digest, record):
                 raise Tampered("the record was altered: it does not carry the signature of this database; not shown")
@@ -149,19 +234,32 @@ class Asked:
                 raise Tampered(f"the record cannot be one of this database; not shown ({error})") from None
         return records
 
-    def checked(self, costs: Costs, fetched: list[bytes], revealed: Vector | None) -> list[Record]:
+    def checked(self, costs: Costs, fetched: list[bytes]) -> list[Record]:
         """Read the records, if each is signed for this database and costs what the answers promised."""
-        if revealed is None:
+        if self._promised is None:
             raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
         records = self.signed(fetched)
         reveal, costed = self.scheme.reveal, self.deployment.schema.costed
         paid = np.array([sum(costs.of(record.codes[costed])) for record in records])
-        over = revealed - reveal.expansion * paid
+        over = self._promised - reveal.expansion * paid
         over = over - over[0] if reveal.differences else over
         mask = reveal.expansion * reveal.d_min - 1
         if (over < (-mask if reveal.differences else 0)).any() or (over > mask).any():
             raise Tampered("the record is not the row that the answers promised: a server lied; not shown")
         return records
+
+
+class _RecordStep(NamedTuple):
+    """One record step: what is sent to each server, and which answers make the record."""
+
+    spir: Spir
+    among: tuple[int, ...]
+    sent: list[tuple[Peer, Request, bytes, int]]
+
+    def record(self, replies: Sequence[Reply]) -> bytes:
+        """Return the record, as servers hold it."""
+        bodies = {reply.server: np.frombuffer(reply.body, dtype=np.uint8) for reply in replies}
+        return self.spir.recover([bodies[n] for n in self.among])
 
 
 class _Intake:
@@ -171,7 +269,7 @@ class _Intake:
         self.reader, self._alphabet, self._total, self._progress = reader, alphabet, total, progress
         self._moved, self._received, self._failed = anyio.Condition(), 0, False
 
-    async def ask(self, post: Post, place: int, peer: Peer, message: Message, ticket: bytes, length: int) -> None:
+    async def ask(self, post: Post, place: int, peer: Peer, message: Request, ticket: bytes, length: int) -> None:
         """Send one query and take its answer in; symbols of whole bytes as they come, others when all are there."""
         streams = self._alphabet.q == 1 << 8
         size = self._alphabet.packed(length)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from . import cli_applicant, cli_bench, cli_institution, cli_research
+from . import cli_applicant, cli_bench, cli_institution, cli_ledger, cli_provision, cli_research
 from .errors import CounterveilError
 
 
@@ -33,9 +33,11 @@ for command in (
     cli_institution.schema,
     cli_institution.build,
     cli_institution.inspect,
-    cli_institution.keygen,
-    cli_institution.ticket,
+    cli_provision.keygen,
+    cli_provision.terms,
+    cli_provision.ticket,
     cli_institution.serve,
+    cli_ledger.ledger,
     cli_applicant.ask,
     cli_applicant.doctor,
     cli_research.leakage,

@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import click
@@ -20,34 +21,60 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table as Grid
 
 from . import tickets, wire
-from .agreement import Peer, check_agreement, deployment_of
-from .client import AsyncClient, Client
+from .agreement import Peer, check_agreement
+from .client import AsyncClient, Client, is_loopback
 from .deployment import Deployment
-from .errors import CounterveilError, UnknownName, WrongType
+from .errors import CounterveilError, ServerFault, UnknownName, WrongType
 from .explain import Counterfactual, Explanation
 from .features import Feature, Numeric
+from .keys import fingerprint, read_public
 from .preferences import Preferences
 from .schema import Schema
+from .terms import deployment_of, read_terms
 
 _PATH = click.Path(path_type=Path)
 _SKEW = 60.0  # seconds that clocks may differ before tickets and windows suffer
+_VISITS = 4  # connections to each server over which `doctor` compares what it says
 
 
 def _addressed(command: Any) -> Any:
-    """Give a command the options that say where the servers are."""
+    """Give a command the options that say where the servers are, and who they must be."""
     for option in (
         click.option(
             "--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1, 86_400), help="Seconds to answer."
         ),
         click.option("--ca", type=_PATH, help="Trust this certificate authority, in PEM, instead of the system's."),
+        click.option("--insecure", is_flag=True, help="Allow plain http to other machines: others can read along."),
+        click.option(
+            "--operator",
+            "operators",
+            multiple=True,
+            metavar="KEY",
+            help="The public key of a server that must be among those asked: a file, or 64 hexadecimal digits. Get it "
+            "from whoever operates that server, not from the institution. Repeatable.",
+        ),
+        click.option(
+            "--issuer", metavar="KEY", help="The public key that must have signed the terms: a file, or hexadecimal."
+        ),
+        click.option(
+            "--tickets",
+            "ticket_file",
+            type=_PATH,
+            help="A file of tickets, one a line, or - for standard input. `ask` takes the first that is not marked as "
+            "used, and marks it.",
+        ),
         click.option(
             "--ticket",
             metavar="TICKET",
             envvar="COUNTERVEIL_TICKET",
-            help="The ticket; better in the environment, as COUNTERVEIL_TICKET.",
+            help="The ticket itself. Others on this machine can read it in the list of processes: better a file "
+            "(--tickets), or the environment (COUNTERVEIL_TICKET).",
         ),
+        click.option("--server", "servers", multiple=True, metavar="URL", help="Repeat for each server."),
         click.option(
-            "--server", "servers", multiple=True, required=True, metavar="URL", help="Repeat for each server."
+            "--terms",
+            type=_PATH,
+            help="The institution's terms file. With it, what you type is checked before any server is spoken to.",
         ),
     ):
         command = option(command)
@@ -56,9 +83,17 @@ def _addressed(command: Any) -> Any:
 
 @click.command()
 @_addressed
-@click.option("--person", type=_PATH, help="A JSON file: what the servers' model was told, feature by feature.")
-@click.option("--set", "values", multiple=True, metavar="FEATURE=VALUE", help="One of those, or over the file's.")
-@click.option("--preferences", type=_PATH, help="A JSON file of preferences; the flags below go over it.")
+@click.option(
+    "--person", type=_PATH, help="A JSON file, or - for standard input: what the model was told, feature by feature."
+)
+@click.option(
+    "--set",
+    "values",
+    multiple=True,
+    metavar="FEATURE=VALUE",
+    help="One of those, or over the file's. Others on this machine can read flags in the list of processes.",
+)
+@click.option("--preferences", type=_PATH, help="A JSON file of preferences, or -; the flags below go over it.")
 @click.option("--weight", multiple=True, metavar="FEATURE=N", help="How reluctant you are to change it, from 1.")
 @click.option("--immutable", multiple=True, metavar="FEATURE", help="It must stay as it is.")
 @click.option(
@@ -80,8 +115,7 @@ def _addressed(command: Any) -> Any:
 def ask(
     servers: tuple[str, ...],
     ticket: str | None,
-    ca: Path | None,
-    timeout: float,
+    ticket_file: Path | None,
     person: Path | None,
     values: tuple[str, ...],
     preferences: Path | None,
@@ -90,6 +124,12 @@ def ask(
     robust: int,
     as_json: bool,
     verbose: bool,
+    terms: Path | None,
+    timeout: float,
+    ca: Path | None,
+    insecure: bool,
+    operators: tuple[str, ...],
+    issuer: str | None,
     **flags: Any,
 ) -> None:
     """Ask what would have got you accepted. No server learns who you are, what you prefer, or what you were told."""
@@ -106,7 +146,8 @@ def ask(
     def progress(came: int, total: int) -> None:
         bar.update(task, completed=came, total=total)
 
-    with bar, Client(servers, timeout=timeout, verify=_trust(ca), progress=progress) as client:
+    trust = _trusted(terms, timeout, ca, insecure, operators, issuer)
+    with bar, Client(servers or None, progress=progress, **trust) as client:
         schema = client.deployment.schema
         known |= {name: _value(feature, text) for name, feature, text in _pairs("--set", schema, values)}
         for name in ("immutable", "increase_only", "decrease_only"):
@@ -126,7 +167,12 @@ def ask(
         for name, feature, text in _pairs("--forbid", schema, flags["forbid"]):
             forbidden = wishes.setdefault("forbidden", {})
             forbidden[name] = [*forbidden.get(name, ()), _value(feature, text)]
-        found = client.ask(known, wishes, ticket=ticket, robust=robust, spread=spread, clamp=clamp)
+        own = client.deployment.schema.codes(known, clamp=clamp)  # refuses bad input before a ticket is marked
+        client.deployment.question(own, Preferences.of(wishes))
+        taken = _take_ticket(ticket, ticket_file)
+        if not operators:
+            click.echo(_UNPINNED, err=True)
+        found = client.ask(known, wishes, ticket=taken, robust=robust, spread=spread, clamp=clamp)
         peers = client.peers
     if as_json:
         click.echo(json.dumps(found.to_dict() | ({"traffic": _traffic(peers)} if verbose else {}), ensure_ascii=False))
@@ -134,6 +180,60 @@ def ask(
     show(console, found)
     if verbose:
         console.print(traffic_table(peers))
+
+
+_UNPINNED = (
+    "counterveil: warning: no operator's key is given (--operator): if the institution runs all these servers itself, "
+    "it reads the question"
+)
+
+
+def _trusted(
+    terms: Path | None,
+    timeout: float,
+    ca: Path | None,
+    insecure: bool,
+    operators: Sequence[str],
+    issuer: str | None,
+) -> dict[str, Any]:
+    """Return the client's options that say who is trusted with what."""
+    return {
+        "terms": None if terms is None else read_terms(terms),
+        "timeout": timeout,
+        "verify": _trust(ca),
+        "insecure": insecure,
+        "operators": [_public_key("--operator", text) for text in operators],
+        "issuer": None if issuer is None else _public_key("--issuer", issuer),
+    }
+
+
+def _public_key(option: str, text: str) -> bytes:
+    """Read a public key from a file, or from its hexadecimal digits."""
+    if len(text) == 64 and not Path(text).exists():
+        try:
+            return bytes.fromhex(text)
+        except ValueError:
+            raise WrongType(option, got=repr(text), expected="a key file, or 64 hexadecimal digits") from None
+    return read_public(text)
+
+
+def _take_ticket(ticket: str | None, path: Path | None) -> str | None:
+    """Return the ticket to use; in a file, the first that is not marked as used, after marking it."""
+    if path is None:
+        return ticket if ticket is None else wire.decode_ticket_text(ticket).text()
+    lines = _text_of(path).splitlines()
+    unused = [n for n, line in enumerate(lines) if line.strip() and not line.startswith("#")]
+    if not unused:
+        raise WrongType(str(path), got="no ticket that is not marked as used", expected="a ticket on a line of its own")
+    taken = lines[unused[0]].strip()
+    wire.decode_ticket_text(taken)  # refuses what is none before it is marked
+    if str(path) != "-":
+        lines[unused[0]] = f"# used {time.strftime('%Y-%m-%d')}: {taken}"
+        try:
+            path.write_text("\n".join(lines) + "\n", "utf-8")
+        except OSError as error:
+            raise WrongType(str(path), got=error.strerror, expected="a file of tickets that can be written") from None
+    return taken
 
 
 def show(console: Console, found: Explanation) -> None:
@@ -182,10 +282,16 @@ def traffic_table(peers: Sequence[Peer]) -> Grid:
 
 @click.command()
 @_addressed
-def doctor(servers: tuple[str, ...], ticket: str | None, ca: Path | None, timeout: float) -> None:
+def doctor(
+    servers: tuple[str, ...],
+    ticket: str | None,
+    ticket_file: Path | None,
+    **trusted: Any,
+) -> None:
     """Look a deployment over from where you are, and say what each party would learn. Asks nothing."""
     console, problems = Console(), []
-    client = AsyncClient(servers, timeout=timeout, patience=0.0, verify=_trust(ca))
+    trust = _trusted(**trusted)
+    client = AsyncClient(servers or None, patience=0.0, **trust)
     visits = anyio.run(_visits, client)
     grid = Grid(title="Servers", box=box.SIMPLE_HEAD)
     for heading in ("address", "server", "time", "software", "TLS", "clock"):
@@ -206,17 +312,21 @@ def doctor(servers: tuple[str, ...], ticket: str | None, ca: Path | None, timeou
         )
     console.print(grid)
     peers = [visit for visit in visits.values() if isinstance(visit, Peer)]
+    if peers:
+        console.print(_fingerprints(peers, trust["operators"]))
     try:
         if len(peers) == len(visits):
-            check_agreement(peers)
-            deployment = deployment_of(peers[0].manifest.terms)
+            check_agreement(peers, issuer=trust["issuer"], operators=trust["operators"])
+            terms = peers[0].manifest.terms
+            deployment = deployment_of(terms)
             console.print(
-                "The servers agree on their terms, their database and their common key; q and alphas are right."
+                "The servers agree on their terms, their addresses, their database and their common key. Each has "
+                "signed what it says with its own key; q and alphas are right."
             )
-            if ticket is not None:
-                _check_ticket(peers, ticket)
+            for text in [line for line in (ticket, *_unused(ticket_file)) if line]:
+                _check_ticket(peers, text)
                 console.print("The ticket is good for these servers, unless it was used.")
-            console.print(escape(f"They run {deployment.says(peers[0].manifest.terms.rows)}."))
+            console.print(escape(f"They run {deployment.says(terms.rows)}."))
             console.print(_learned(deployment, peers))
     except CounterveilError as error:
         problems.append(str(error))
@@ -227,21 +337,53 @@ def doctor(servers: tuple[str, ...], ticket: str | None, ca: Path | None, timeou
     console.print("All is well.")
 
 
+def _unused(path: Path | None) -> list[str]:
+    """Return the tickets of a file that are not marked as used."""
+    lines = [] if path is None else _text_of(path).splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _fingerprints(peers: Sequence[Peer], pinned: Sequence[bytes]) -> Grid:
+    """Return the fingerprints of all keys, to be compared with what the operators say elsewhere."""
+    terms = peers[0].manifest.terms
+    grid = Grid(
+        title="Keys",
+        box=box.SIMPLE_HEAD,
+        caption="Compare a server's fingerprint with what its operator publishes, by telephone or on paper, and give "
+        "the key with --operator. Whoever controls the names or certificates of all servers is all servers.",
+    )
+    for heading in ("whose", "fingerprint", ""):
+        grid.add_column(heading)
+    grid.add_row("the issuer", fingerprint(bytes.fromhex(terms.issuer)), "signs terms, tickets and records")
+    for peer in sorted(peers, key=lambda peer: peer.manifest.server):
+        key = bytes.fromhex(terms.keys[peer.manifest.server - 1])
+        grid.add_row(
+            f"server {peer.manifest.server}",
+            fingerprint(key),
+            "as given with --operator" if key in pinned else "[yellow]not compared[/yellow]",
+        )
+    return grid
+
+
 async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
+    """Fetch every manifest, over several connections: behind one address there may be several processes."""
     visits: dict[str, Peer | CounterveilError] = {}
     for url in client.urls:
         try:
-            visits[url] = await client.visit(url)
+            seen = [await client.visit(url) for _ in range(_VISITS)]
+            visits[url] = seen[0]
+            if len({peer.manifest.instance for peer in seen}) > 1:
+                said = "has several ledgers: a ticket can be used more than once; all its processes must share one"
+                visits[url] = ServerFault(seen[0].name, said)
         except CounterveilError as error:
             visits[url] = error
-    await client.close()
     return visits
 
 
 def _check_ticket(peers: Sequence[Peer], text: str) -> None:
     manifest = peers[0].manifest
     read = wire.decode_ticket_text(text)
-    tickets.verify(read, manifest.terms, bytes.fromhex(manifest.digest), time.time())
+    tickets.verify(read, manifest.terms, time.time())
     missing = set(read.claims.servers) - {peer.manifest.server for peer in peers}
     if missing:
         raise UnknownName("ticket", got=f"one for server {min(missing)}", expected="servers whose address is given")
@@ -250,7 +392,7 @@ def _check_ticket(peers: Sequence[Peer], text: str) -> None:
 def _tls(peer: Peer) -> tuple[str, bool]:
     """Say how the connection is protected, and whether that is a problem."""
     if peer.tls is None:
-        at_home = any(peer.url.startswith(f"http://{name}") for name in ("127.", "localhost", "[::1]"))
+        at_home = is_loopback(urlsplit(peer.url).hostname or "")
         return ("none, on this machine", False) if at_home else ("none", True)
     ends = peer.tls.get("notAfter")
     if ends is None:
@@ -275,8 +417,8 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
     grid.add_column("learns")
     grid.add_row(
         "each server",
-        "that someone asked, when, and from which network address. Of the question, the preferences and the answer: "
-        f"nothing, unless more than {scheme.collusion} of them collude.",
+        "that someone asked, when, with which ticket, and from which network address. Of the question, the preferences "
+        f"and the answer: nothing, unless more than {scheme.collusion} of them collude.",
     )
     records = "the nearest accepted row" if deployment.k == 1 else f"up to {deployment.k} accepted rows"
     more = ""
@@ -284,8 +426,12 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
         more = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
     grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{more}")
     many = "as many questions as they like" if terms.tickets == "open" else "one question a ticket"
-    grid.add_row("the institution", f"who got a ticket, if it asks; nothing else. An applicant has {many}.")
-    grid.add_row("the network", "sizes and times, which are the same for every question.")
+    grid.add_row(
+        "the institution",
+        "who got a ticket, if it asks. If it also runs a server, it can link the ticket, and so the person, to the "
+        f"time and the network address of the question; never to what was asked. An applicant has {many}.",
+    )
+    grid.add_row("the network", "who asked whom and when; sizes, which are the same for every question.")
     return grid
 
 
@@ -298,21 +444,24 @@ def _trust(ca: Path | None) -> ssl.SSLContext | bool:
         raise WrongType(str(ca), got=str(error), expected="a certificate authority in PEM") from None
 
 
+def _text_of(path: Path) -> str:
+    """Read a file, or standard input for -."""
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongType(str(path), got=getattr(error, "strerror", None) or "no text", expected="a file") from None
+
+
 def _read_json(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-
-    def refuse(got: str) -> NoReturn:
-        raise WrongType(str(path), got=got, expected="a JSON object")
-
+    text = _text_of(path)
     try:
-        read = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        refuse(error.strerror or "no file")
+        read = json.loads(text)
     except (ValueError, RecursionError) as error:
-        refuse(str(error))
+        raise WrongType(str(path), got=str(error), expected="a JSON object") from None
     if not isinstance(read, dict):
-        refuse(type(read).__name__)
+        raise WrongType(str(path), got=type(read).__name__, expected="a JSON object")
     return read
 
 

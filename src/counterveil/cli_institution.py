@@ -1,38 +1,32 @@
-"""The institution's commands: schemas, bundles, keys, tickets, and the server itself."""
+"""The institution's commands: schemas, bundles, and the server itself."""
 
 from __future__ import annotations
 
-import os
 import ssl
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import anyio
 import click
 import numpy as np
-from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from . import checks, engine
-from .agreement import deployment_of
-from .client import AsyncClient
+from . import engine
 from .database import Database
-from .deployment import DOWNLOAD, Deployment
-from .errors import InvalidKey, MissingPackage, OutOfRange, UnknownName, WrongType
+from .deployment import Deployment
+from .errors import InvalidKey, MissingPackage, UnknownName, WrongType
 from .frames import Table, as_label
-from .keys import Issuer, read_common, read_public, write_keys
+from .keys import Issuer, SigningKey, read_common
 from .leakage import estimate, populations
 from .ledger import Ledger
 from .machine_code import cores
 from .operator import Operator, read_token
+from .randomness import key_id
 from .schema import Schema
-from .server import Server, make_terms
-from .tickets import mint, verify
-from .wire import MOST_RECORDS
+from .server import Server, check_holdings
+from .terms import read_terms
 
 _PATH = click.Path(path_type=Path)
 _MOST_MEASURED = 20_000  # rows whose leakage is worth the seconds before a server starts
@@ -129,92 +123,6 @@ def inspect(bundle: Path) -> None:
     Console().print(grid)
 
 
-@click.command()
-@click.argument("folder", type=_PATH)
-def keygen(folder: Path) -> None:
-    """Make the keys of a deployment in FOLDER: one that all servers share, and the issuer's pair."""
-    common, private, public = write_keys(folder)
-    click.echo(f"{common}: secret, for the servers alone; the same at each. Whoever else holds it can undo every pad.")
-    click.echo(f"{private}: secret, for the institution alone; it mints tickets and signs records.")
-    click.echo(f"{public}: public; servers verify tickets with it.")
-
-
-@click.group()
-def ticket() -> None:
-    """Mint the right to ask."""
-
-
-@ticket.command()
-@click.option("--key", type=_PATH, required=True, help="The issuer's private key.")
-@click.option("--server", "url", metavar="URL", help="A server of the deployment, to take its terms from.")
-@click.option("--digest", metavar="HEX", help="Instead, the digest of its terms.")
-@click.option(
-    "--among", metavar="N,N,…", help="The servers it is for; with --server, by default the first that suffice."
-)
-@click.option("--valid", default="7d", show_default=True, metavar="TIME", help="How long: 90s, 15m, 12h, 7d.")
-@click.option("-k", "--records", default=1, show_default=True, type=click.IntRange(1, MOST_RECORDS), help="Records.")
-@click.option("--robust", default=0, show_default=True, type=click.IntRange(0), help="Wrong answers to be corrected.")
-@click.option("--count", default=1, show_default=True, type=click.IntRange(1), help="How many tickets.")
-@click.option("-o", "--output", type=_PATH, help="Write them here, one a line, instead of printing them.")
-def issue(
-    key: Path,
-    url: str | None,
-    digest: str | None,
-    among: str | None,
-    valid: str,
-    records: int,
-    robust: int,
-    count: int,
-    output: Path | None,
-) -> None:
-    """Mint tickets, each for one question. Whoever holds one may use it: hand it over like cash."""
-    issuer, expires = Issuer.load(key), int(time.time()) + _seconds(valid)
-    servers = _servers(among) if among else None
-    if url is not None:
-        manifest = anyio.run(AsyncClient([url]).visit, url.rstrip("/")).manifest
-        digest = manifest.digest
-        scheme = deployment_of(manifest.terms).scheme
-        servers = servers or list(range(1, scheme.needed(robust) + 1))
-        scheme.among(servers, robust)  # refuses what the servers would refuse, and so does the next line
-        trial = mint(bytes.fromhex(digest), servers, expires=expires, k=records, liars=robust, issuer=issuer)
-        verify(trial, manifest.terms, bytes.fromhex(digest), time.time())
-    if digest is None or servers is None:
-        raise WrongType("terms", got="neither --server nor --digest with --among", expected="one of them")
-    try:
-        terms = bytes.fromhex(digest)
-    except ValueError:
-        terms = b""
-    if len(terms) != 32:
-        raise WrongType("digest", got=repr(digest), expected="64 hexadecimal digits")
-    minted = [
-        mint(terms, servers, expires=expires, k=records, liars=robust, issuer=issuer).text() for _ in range(count)
-    ]
-    if output is None:
-        click.echo("\n".join(minted))
-        return
-    try:
-        with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write("\n".join(minted) + "\n")
-    except OSError as error:
-        raise InvalidKey(str(output), got=error.strerror, expected="a new file") from None
-    click.echo(f"{output}: {count} tickets for servers {', '.join(map(str, servers))}, valid for {valid}.")
-
-
-def _servers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise WrongType("among", got=repr(text), expected="numbers of servers, such as 1,2") from None
-
-
-def _seconds(text: str) -> int:
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-    number, unit = text[:-1], text[-1:]
-    if unit not in units or not (number.isascii() and number.isdigit()) or len(number) > 9 or not int(number):
-        raise OutOfRange("valid", got=repr(text), expected="a number and s, m, h or d, such as 7d")
-    return int(number) * units[unit]
-
-
 def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     """Take settings from a TOML file: flags and the environment go before it."""
     if path is None:
@@ -243,46 +151,12 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 @click.command()
 @click.argument("bundle", type=_PATH)
 @click.option("--config", type=_PATH, is_eager=True, expose_value=False, callback=_settings, help="Settings, in TOML.")
+@click.option("--terms", "terms_file", type=_PATH, required=True, help="The terms file, signed by the issuer.")
 @click.option("--server", type=int, required=True, help="Which server this is: 1, 2, …")
+@click.option("--key", type=_PATH, required=True, help="This server's own private key, which nobody else holds.")
 @click.option("--common-key", type=_PATH, required=True, help="The key that all servers share.")
-@click.option("--issuer", type=_PATH, help="The public key of whoever mints tickets.")
-@click.option(
-    "--open",
-    "is_open",
-    is_flag=True,
-    envvar="COUNTERVEIL_SERVE_OPEN",
-    help="Instead, let everyone ask as often as they like.",
-)
-@click.option(
-    "--window",
-    default=600,
-    show_default=True,
-    type=click.IntRange(2, 10**9),
-    help="Open mode: seconds that a ticket of one's own may last.",
-)
 @click.option("--ledger", type=_PATH, required=True, help="Where used tickets are kept.")
 @click.option("--new-ledger", is_flag=True, help="Make the ledger. If there was one, rotate the common key first.")
-@click.option(
-    "--scheme",
-    default="auto",
-    show_default=True,
-    help="A name of the catalogue, form/reveal, or auto: sealed if it fits.",
-)
-@click.option(
-    "--download-limit",
-    default=DOWNLOAD,
-    show_default=True,
-    type=click.IntRange(0),
-    help="auto: the most MiB that a question may bring down.",
-)
-@click.option("--servers", type=int, help="How many servers there are; by default as few as the scheme needs.")
-@click.option("--collusion", type=int, help="How many of them may collude; by default as many as they bear.")
-@click.option("-k", "--records", default=1, show_default=True, help="The most records that a question gets.")
-@click.option("--max-weight", default=10, show_default=True, help="The most reluctant that an applicant can be.")
-@click.option("--d-min", default=1, show_default=True, help="Masked reveals: the mask is in 0..d_min-1.")
-@click.option("--norm", default=4, show_default=True, help="The power of even_norm.")
-@click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Rows in a new secret order every time.")
-@click.option("--robust", default=0, show_default=True, help="The most wrong answers that a ticket may have corrected.")
 @click.option(
     "--threads",
     default=cores,
@@ -306,24 +180,15 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 @click.option("--operator-token", type=_PATH, help="Enable /operator, for whoever has the token in this file.")
 @click.option("--budget", type=click.FloatRange(0), help="/operator: bits that may be given away.")
 @click.option("--issued", type=click.IntRange(0), help="/operator: how many tickets there are.")
-@click.option(
-    "--peer", multiple=True, metavar="URL", help="An address of a server, for the page. Repeat for each of them."
-)
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
-@click.pass_context
 def serve(
-    context: click.Context,
-    /,
     bundle: Path,
+    terms_file: Path,
     server: int,
+    key: Path,
     common_key: Path,
-    issuer: Path | None,
-    is_open: bool,
-    window: int,
     ledger: Path,
     new_ledger: bool,
-    records: int,
-    robust: int,
     threads: int,
     host: str,
     port: int,
@@ -333,21 +198,16 @@ def serve(
     operator_token: Path | None,
     budget: float | None,
     issued: int | None,
-    peer: tuple[str, ...],
     log_level: str,
-    **parameters: Any,
 ) -> None:
-    """Run one server of a deployment on BUNDLE.
+    """Run one server of a deployment on BUNDLE, as its terms say.
 
-    Every setting is a flag, or COUNTERVEIL_SERVE_… in the environment, or a line in the --config file, in that order;
-    what is not set there may be in the [deployment] of the schema.
+    Every setting is a flag, or COUNTERVEIL_SERVE_… in the environment, or a line in the --config file, in that order.
     """
     try:
         from . import app
     except ImportError as error:
         raise MissingPackage("serve", got=f"no {error.name}", expected="counterveil[server]") from None
-    if (issuer is None) != is_open:
-        raise WrongType("tickets", got="both or neither of --issuer and --open", expected="one of them")
     if (tls_cert is None) != (tls_key is None):
         raise WrongType("TLS", got="only one of --tls-cert and --tls-key", expected="both")
     if tls_cert and tls_key:
@@ -355,30 +215,28 @@ def serve(
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
         except (OSError, ssl.SSLError) as error:
             raise InvalidKey(f"{tls_cert}, {tls_key}", got=str(error), expected="a chain and its key in PEM") from None
+    terms = read_terms(terms_file)
     database = Database.open(bundle)
-    parameters["k"] = records
-    given = {name: value for name, value in parameters.items() if not _is_default(context, name)}
-    chosen = parameters | database.schema.choice(given)
-    deployment = Deployment.serving(database, robust=robust, **chosen)
-    public = read_public(issuer) if issuer else None
-    terms = make_terms(database, deployment, issuer=public, window=window, robust=robust)
-    key = read_common(common_key)
-    checks.integer("server", server, 1, deployment.scheme.servers)
-    book = Ledger(ledger, server, new=new_ledger)
-    running = Server(server, database, deployment, terms, key=key, ledger=book, threads=threads, least=engine.LASTING)
+    common, own = read_common(common_key), SigningKey.load(key)
+    deployment = check_holdings(server, database, terms, own)  # before a ledger is made
+    book = Ledger(ledger, server, key_id=key_id(common), new=new_ledger)
+    running = Server(server, database, terms, key=common, own=own, ledger=book, threads=threads, least=engine.LASTING)
     operator = None
     if operator_token:
         bits = _bits(database, deployment)
         operator = Operator(running, read_token(operator_token), bits=bits, budget=budget, issued=issued)
-    app.serve(
-        app.make_app(running, origins=cors, peers=peer, operator=operator),
-        running.about(),
-        host=host,
-        port=port,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        log_level=log_level,
-    )
+    try:
+        app.serve(
+            app.make_app(running, origins=cors, operator=operator),
+            running.about(),
+            host=host,
+            port=port,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            log_level=log_level,
+        )
+    finally:
+        book.close()
 
 
 def _bits(database: Database, deployment: Deployment) -> float:
@@ -390,7 +248,3 @@ def _bits(database: Database, deployment: Deployment) -> float:
     own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
     cases = populations(deployment.clear_costs(database.codes, each) for each in own)
     return estimate(reveal, cases, count, samples=10, generator=generator).bits
-
-
-def _is_default(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source("records" if name == "k" else name) is ParameterSource.DEFAULT

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import anyio
 import httpx2
 import msgspec
-import numpy as np
 
 from . import checks, tickets, wire
-from .agreement import Peer, Traffic, check_agreement, deployment_of
+from .agreement import Peer, Traffic, check_agreement
 from .arrays import Vector
-from .asking import Asked, Progress, Sink, everyone
+from .asking import Asked, Offer, Progress, Sink, everyone, make_offer, settle
 from .deployment import Deployment
-from .errors import Malformed, OutOfRange, Refused, ServerFault
+from .errors import Disagreement, Malformed, OutOfRange, Refused, ServerFault, WrongType
 from .explain import Explanation, explain
 from .forms import Question
 from .in_process import as_person
 from .preferences import Preferences
 from .records import Record
-from .wire import Message, Ticket
+from .terms import check_terms, deployment_of, read_terms
+from .wire import Reply, Request, SignedTerms, Terms, Ticket
 
 T = TypeVar("T")
 
-_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/1"}
+_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/2"}
 _RETRIED = (502, 503, 504)
 _SLOWEST = 1 << 17  # bytes a second that a long answer may be sent at
 
@@ -38,45 +40,76 @@ _SLOWEST = 1 << 17  # bytes a second that a long answer may be sent at
 class AsyncClient:
     """Asks N servers of one deployment; `async with AsyncClient(urls) as client: await client.ask(person, …)`.
 
+    Connections are opened for a question and closed before anything that came back is looked at.
+
     Parameters
     ----------
-    servers : the servers' addresses, in any order.
+    servers : the servers' addresses, in any order; by default those in the terms.
+    terms : a terms file, or what was read from one. With it, a question is checked and compiled before any connection;
+        without it, the terms come from the servers, who then see that somebody looked.
+    issuer : the public key that must have signed the terms, 32 bytes.
+    operators : public keys of servers that must be among those asked, 32 bytes each. Get at least one from its operator
+        and not from the institution, which could otherwise run all the servers itself.
+    insecure : allow plain http to other machines. Whoever is on the way then reads the question.
     timeout : seconds for a server to answer one request.
     patience : seconds over which a request is sent again, the same bytes, when the connection breaks.
     verify : as httpx2 has it: True, False, or an SSL context.
+    connect_to : where to connect to instead, by address: for relays, as curl's option of that name.
     watch : called with each server, what was sent to it and what it answered, for those who want to see.
     progress : called with how many bytes of the answers came, and how many there will be, where that is many.
     """
 
     def __init__(
         self,
-        servers: Sequence[str],
+        servers: Sequence[str] | None = None,
         *,
+        terms: SignedTerms | str | Path | None = None,
+        issuer: bytes | None = None,
+        operators: Sequence[bytes] = (),
+        insecure: bool = False,
         timeout: float = 60.0,
         patience: float = 10.0,
         verify: Any = True,
-        watch: Callable[[Peer, Message, Message], None] | None = None,
+        connect_to: Mapping[str, str] | None = None,
+        watch: Callable[[Peer, Request, Reply], None] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.urls = [str(url).rstrip("/") for url in checks.listed("servers", servers, "a list of addresses")]
+        issued = read_terms(terms) if isinstance(terms, str | Path) else terms
+        if servers is None and issued is None:
+            raise WrongType("servers", got="neither servers nor terms", expected="the addresses, or a terms file")
+        listed = issued.addresses if servers is None and issued else servers
+        self.urls = [str(url).rstrip("/") for url in checks.listed("servers", listed, "a list of addresses")]
         for what, seconds in (("timeout", timeout), ("patience", patience)):
             if not isinstance(seconds, int | float) or not 0 <= seconds < 1e6:
                 raise OutOfRange(what, got=seconds, expected="seconds, 0 or more")
-        self.timeout, self.patience, self._watch, self._progress = timeout, patience, watch, progress
+        self.timeout, self.patience, self.watch, self._progress = timeout, patience, watch, progress
+        self._issuer, self._operators = issuer, tuple(operators)
+        self.targets = {url: (connect_to or {}).get(url, url) for url in self.urls}
+        for url in self.urls:
+            _check_address(url, insecure)
+        secure = any(target.startswith("https:") for target in self.targets.values())
+        self.verify = httpx2.create_ssl_context() if verify is True and secure else verify if secure else False
         self.traffic = {url: Traffic() for url in self.urls}
-        # No cookies: beyond one connection a server must not tell that two questions come from one person.
-        self._http = {url: self._connection(url, verify) for url in self.urls}
-        self._known: tuple[list[Peer], Deployment] | None = None
+        self.peers: list[Peer] = []  # as their manifests have them, once they were visited
+        self._pinned, self._offer, self._looked = issued is not None, None, None
+        if issued is not None:
+            self._accept(issued)
 
-    def _connection(self, url: str, verify: Any) -> httpx2.AsyncClient:
-        try:
-            address = httpx2.URL(url)
-            right = address.scheme in ("http", "https") and bool(address.host) and (address.port or 0) < 1 << 16
-        except httpx2.InvalidURL:
-            right = False
-        if not right:
-            raise ServerFault(url, "is not an address, such as https://one.example")
-        return httpx2.AsyncClient(base_url=url, timeout=self.timeout, verify=verify, headers=_HEADERS)
+    _offer: Offer | None
+    _looked: float | None  # when the terms came from the servers, and nothing was asked since
+
+    def _accept(self, issued: SignedTerms) -> Offer:
+        if self._issuer is not None and issued.terms.issuer != self._issuer.hex():
+            raise Disagreement("terms: got another issuer's, expected those of the issuer given; nothing was asked")
+        self._offer = make_offer(issued, deployment_of(check_terms(issued).terms))
+        return self._offer
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the terms describe; they are known from a file, or after `connect`."""
+        if self._offer is None:
+            raise Disagreement("terms: got none yet, expected a terms file, or `connect` before this")
+        return self._offer.deployment
 
     async def __aenter__(self) -> AsyncClient:
         await self.connect()
@@ -86,38 +119,32 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
-        for http in self._http.values():
-            await http.aclose()
+        """Do nothing: connections are closed after each question."""
 
     async def connect(self) -> tuple[list[Peer], Deployment]:
-        """Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent."""
-        if self._known is None:
-            peers = await everyone([partial(self.visit, url) for url in self.urls])
-            check_agreement(peers)
-            self._known = peers, deployment_of(peers[0].manifest.terms)
-        return self._known
+        """Fetch all manifests and refuse servers that do not agree; the connections are closed again."""
+        if not self.peers:
+            async with _Connections(self) as lines:
+                await self._agree(lines)
+        return self.peers, self.deployment
+
+    async def _agree(self, lines: _Connections) -> list[Peer]:
+        """Fetch all manifests, and accept terms only from servers that agree on them."""
+        peers = await everyone([partial(lines.visit, url) for url in self.urls])
+        check_agreement(peers, issuer=self._issuer, operators=self._operators)
+        issued = peers[0].manifest.issued
+        if self._pinned and self._offer is not None and issued.text != self._offer.issued.text:
+            raise Disagreement("terms: the servers have others than the terms file; get the new one; nothing was asked")
+        if self._offer is None:
+            self._accept(issued)
+            self._looked = time.monotonic()
+        self.peers = peers
+        return peers
 
     async def visit(self, url: str) -> Peer:
-        """Fetch one server's manifest."""
-        began = time.perf_counter()
-        response, content = await self._request(url, url, "GET", "/v1/manifest", None, wire.MANIFEST_LIMIT)
-        try:
-            manifest = wire.decode_manifest(content)
-        except Malformed as error:
-            raise ServerFault(url, str(error)) from None
-        if manifest.terms.digest().hex() != manifest.digest:
-            raise ServerFault(url, "its digest is not that of its terms")
-        stream = response.extensions.get("network_stream")
-        tls = stream.get_extra_info("ssl_object") if stream is not None else None
-        return Peer(
-            url=url,
-            manifest=manifest,
-            seconds=time.perf_counter() - began,
-            date=response.headers.get("date"),
-            tls=None if tls is None else tls.getpeercert(),
-            traffic=self.traffic[url],
-        )
+        """Fetch one server's manifest, over a connection of its own."""
+        async with _Connections(self) as lines:
+            return await lines.visit(url)
 
     async def ask(
         self,
@@ -132,23 +159,20 @@ class AsyncClient:
     ) -> Explanation:
         """Explain one rejection, as `Local.ask` does, with servers that learn nothing.
 
-        A ticket is needed unless the deployment is open. It is used up once the question is on its way; the same person
-        may come back with another, but nothing here ever asks for one by itself. `robust` is how many wrong answers to
-        correct where the deployment is open; otherwise the ticket says so.
+        A ticket is needed unless the deployment is open. It is used up once the question is on its way; nothing here
+        ever asks for another by itself. `robust` is how many wrong answers to correct where the deployment is open;
+        otherwise the ticket says so.
         """
-        peers, deployment = await self.connect()
+        offer = await self._terms()
+        deployment = offer.deployment
         wishes = Preferences.of(preferences, **more)
         values = as_person(person, deployment.schema.names)
         own = deployment.schema.codes(values, clamp=clamp)
         question, costs = deployment.question(own, wishes)
-        deployment.choose(np.zeros(1, dtype=np.int64), spread)  # refuses a bad spread before anything is sent
-        asked = self._session(peers, deployment, ticket, robust)
-        fetched, relative = await asked.fetch(self._post, question, spread)
-        began = time.monotonic()
-        try:
-            records = asked.checked(costs, fetched, relative)
-        finally:
-            await asked.settle(began)  # or a server could tell from when we hang up whether the check passed
+        asked = Asked(offer, self._ticket(offer, ticket, robust), question, spread=spread)
+        opened = await self._fetch(asked)
+        # Every connection is closed: from here on nothing that happens can be seen by a server.
+        records = asked.checked(costs, opened())
         given = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
         found = explain(asked.deployment, costs, given, records)
         return replace(found, liars=tuple(asked.liars)) if asked.liars else found
@@ -160,45 +184,137 @@ class AsyncClient:
 
         `deployment` may be one of one's own making, as a cheat's would be.
         """
-        peers, known = await self.connect()
-        asked = self._session(peers, deployment or known, ticket, 0)
-        fetched, _ = await asked.fetch(self._post, question, 0.0)
-        return asked.revealed, asked.signed(fetched)[0]
+        offer = await self._terms()
+        asked = Asked(offer, self._ticket(offer, ticket, 0), question, deployment=deployment)
+        opened = await self._fetch(asked)
+        record = asked.signed(opened())[0]
+        return asked.revealed, record
 
-    def _session(self, peers: list[Peer], deployment: Deployment, ticket: Ticket | str | None, robust: int) -> Asked:
-        terms = peers[0].manifest.terms
-        digest = bytes.fromhex(peers[0].manifest.digest)
+    async def _terms(self) -> Offer:
+        """Return the terms: from a file, or from the servers."""
+        if self._offer is None:
+            await self.connect()
+        offer = self._offer
+        if offer is None:
+            raise AssertionError("`connect` accepts terms or raises")
+        return offer
+
+    async def _fetch(self, asked: Asked) -> Callable[[], list[bytes]]:
+        """Exchange all messages of a question, then hang up."""
+        asked.progress = self._progress
+        looked, self._looked, offer = self._looked, None, self._offer
+        if looked is not None and offer is not None:
+            await settle(looked, offer.step)  # or the time since the manifests tells how long compiling took
+        try:
+            async with _Connections(self) as lines:
+                peers = self.peers or await self._agree(lines)
+                return await asked.fetch(lines.post, peers)
+        except ServerFault as error:
+            if error.code in ("other_terms", "other_key"):  # look again before the next question
+                self.peers = []
+                self._offer = self._offer if self._pinned else None
+            raise
+
+    def _ticket(self, offer: Offer, ticket: Ticket | str | None, robust: int) -> Ticket:
+        """Return the ticket to use, checked as far as it can be here."""
+        terms = offer.issued.terms
         if ticket is None:
             if terms.tickets != "open":
                 raise Refused("ticket_missing", "these servers want a ticket, and none was given")
-            numbers = sorted(peer.manifest.server for peer in peers)[: deployment.scheme.needed(robust)]
-            expires = int(time.time()) + terms.window // 2
-            ticket = tickets.mint(digest, numbers, expires=expires, k=deployment.k, liars=robust)
+            ticket = self._own_ticket(terms, offer.deployment, robust)
         elif isinstance(ticket, str):
             ticket = wire.decode_ticket_text(ticket)
-        tickets.verify(ticket, terms, digest, time.time())
-        asked = Asked(peers, deployment, ticket)
-        asked.progress = self._progress
-        return asked
+        tickets.verify(ticket, terms, time.time())
+        return ticket
 
-    async def _post(
-        self, peer: Peer, message: Message, ticket: bytes, expected: int, sink: Sink | None = None
-    ) -> Message:
+    def _own_ticket(self, terms: Terms, deployment: Deployment, robust: int) -> Ticket:
+        known = [peer.manifest.server for peer in self.peers] or range(1, terms.parameters.servers + 1)
+        numbers = sorted(known)[: deployment.scheme.needed(robust)]
+        expires = int(time.time()) + terms.window // 2
+        return tickets.mint(terms, numbers, expires=expires, k=deployment.k, liars=robust)
+
+
+def _check_address(url: str, insecure: bool) -> None:
+    """Refuse what is no address, and plain http to another machine."""
+    try:
+        address = httpx2.URL(url)
+        right = address.scheme in ("http", "https") and bool(address.host) and (address.port or 0) < 1 << 16
+    except httpx2.InvalidURL:
+        right = False
+    if not right:
+        raise ServerFault(url, "is not an address, such as https://one.example")
+    if address.scheme == "http" and not insecure and not is_loopback(address.host):
+        raise ServerFault(
+            url, "is plain http: whoever is on the way to both servers reads the question; expected https"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class _Connections:
+    """Connections to all servers, for one question; no cookies, so that beyond it a server cannot link two."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client, self.timeout, self.patience = client, client.timeout, client.patience
+        # A proxy sees what goes over plain http, the shares of all servers too: there is none for it.
+        self._http = {
+            url: httpx2.AsyncClient(
+                base_url=target,
+                timeout=client.timeout,
+                verify=client.verify,
+                headers=_HEADERS,
+                trust_env=target.startswith("https:"),
+            )
+            for url, target in client.targets.items()
+        }
+
+    async def __aenter__(self) -> _Connections:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for http in self._http.values():
+            await http.aclose()
+
+    async def visit(self, url: str) -> Peer:
+        """Fetch one server's manifest."""
+        began = time.perf_counter()
+        response, content = await self._request(url, url, "GET", "/v1/manifest", None, wire.MANIFEST_LIMIT)
+        try:
+            manifest = wire.decode_manifest(content)
+        except Malformed as error:
+            raise ServerFault(url, str(error)) from None
+        stream = response.extensions.get("network_stream")
+        tls = stream.get_extra_info("ssl_object") if stream is not None else None
+        return Peer(
+            url=url,
+            manifest=manifest,
+            seconds=time.perf_counter() - began,
+            date=response.headers.get("date"),
+            tls=None if tls is None else tls.getpeercert(),
+            traffic=self._client.traffic[url],
+        )
+
+    async def post(self, peer: Peer, message: Request, ticket: bytes, expected: int, sink: Sink | None = None) -> Reply:
         """Send one message to one server and read its answer, of exactly the size it must have.
 
         With a sink the body goes there as it comes, and is kept only where somebody watches.
         """
-        question = message.kind == "query"
+        question, watch = message.kind == "query", self._client.watch
         path = "/v1/answer" if question else "/v1/record"
-        right = msgspec.structs.replace(
-            message, kind="answer" if question else "record-answer", ticket=ticket, body=b""
-        )
-        body = _Body(right, expected, sink, keep=sink is None or self._watch is not None)
+        kind: wire.ReplyKind = "answer" if question else "record-answer"
+        right = Reply(wire.VERSION, kind, message.server, ticket, message.request, message.among, b"")
+        body = _Body(right, expected, sink, keep=sink is None or watch is not None)
         most = expected + wire.ENVELOPE
         await self._request(peer.url, peer.name, "POST", path, wire.encode(message), most, body)
         answer = msgspec.structs.replace(right, body=body.checked(peer.name))
-        if self._watch is not None:
-            self._watch(peer, message, answer)
+        if watch is not None:
+            watch(peer, message, answer)
         return answer
 
     async def _request(
@@ -239,7 +355,7 @@ class AsyncClient:
     async def _once(
         self, url: str, method: str, path: str, body: bytes | None, most: int, into: _Body | None
     ) -> tuple[httpx2.Response, bytes]:
-        traffic, http = self.traffic[url], self._http[url]
+        traffic, http = self._client.traffic[url], self._http[url]
         http.cookies.clear()
         headers = {"content-type": wire.MEDIA_TYPE} if body is not None else {}
         extensions = {"trace": partial(_metered, traffic)}
@@ -271,7 +387,7 @@ class _Body:
     A connection may break and the same request be sent again: the same bytes come, from the start.
     """
 
-    def __init__(self, right: Message, length: int, sink: Sink | None, *, keep: bool) -> None:
+    def __init__(self, right: Reply, length: int, sink: Sink | None, *, keep: bool) -> None:
         self._right, self._head, self._length, self._sink = right, wire.head(right, length), length, sink
         self._kept: bytearray | None = bytearray() if keep else None
         self.taken, self._seen = 0, 0
@@ -311,7 +427,7 @@ class _Body:
 
     def _refuse(self, name: str, content: bytes) -> NoReturn:
         try:
-            answer = wire.decode(content, self._right.kind)
+            answer = wire.decode_reply(content, self._right.kind)
         except Malformed as error:
             raise ServerFault(name, str(error)) from None
         if msgspec.structs.replace(answer, body=b"") != self._right:
@@ -320,18 +436,29 @@ class _Body:
 
 
 class Client:
-    """`AsyncClient` for those who do not wait: the same in a thread of its own, connections kept between questions."""
+    """`AsyncClient` for those who do not wait: the same in a thread of its own, with the same parameters."""
 
-    def __init__(self, servers: Sequence[str], **options: Any) -> None:
+    def __init__(self, servers: Sequence[str] | None = None, **options: Any) -> None:
         self._client = AsyncClient(servers, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        try:
-            self.peers, self.deployment = self._wait(self._client.connect())
-        except BaseException:
-            self.close()
-            raise
+        if options.get("terms") is None:
+            try:
+                self._wait(self._client.connect())
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The servers, as their manifests have them, once they were visited."""
+        return self._client.peers
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the terms describe."""
+        return self._client.deployment
 
     def ask(
         self, person: Any, preferences: Preferences | Mapping[str, Any] | None = None, **options: Any
@@ -347,10 +474,9 @@ class Client:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Stop the thread."""
         if self._loop.is_closed():
             return
-        self._wait(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

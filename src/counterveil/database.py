@@ -9,9 +9,9 @@ A bundle is one file, written to one side and then renamed:
 The manifest holds the schema, the parameters, the counts, and the SHA-256 of codes and records; its `digest` covers all
 of that. Opening checks every byte.
 
-Servers need a signed bundle: behind every record stands the issuer's signature of (digest, record), so that applicants
-can tell a true record from an altered one. The digest is then public, and must not confirm a guess at the rows: a value
-that only the issuer can compute goes into it.
+Servers need a signed bundle. Behind every record stands the issuer's signature of (digest, record), so that applicants
+can tell a true record from an altered one, and both are packaged, so that a mixture of records tells nothing. The
+digest is then public, and must not confirm a guess at the rows: a value that only the issuer can compute goes into it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from .arrays import Bytes, Codes, Vector
 from .errors import EmptyDatabase, InvalidBundle, InvalidInput, UnknownName, WrongType
 from .frames import Table
 from .keys import SIGNATURE_BYTES, Issuer
+from .packages import package_all, unpackage_all
+from .randomness import KEY_BYTES
 from .records import RecordKind, encode, layout
 from .schema import Schema
 from .verdicts import accepted_rows
 
-_MAGIC = b"COUNTERVEIL BUNDLE 1\n"
+_MAGIC = b"COUNTERVEIL BUNDLE 2\n"
 _ALIGN = 4096
 _CHUNK = 65_536  # rows quantised at a time
 
@@ -69,7 +71,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signer: str = ""  # the issuer's public key, and what hides the rows from guesses at the digest
     blind: str = ""
     digest: str = ""
-    signed: str = ""  # the SHA-256 of records and signatures together; made after the digest
+    packed: str = ""  # the SHA-256 of the packages of records and signatures; made after the digest
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -88,10 +90,11 @@ class Database:
     min_cell: int
     counts: Counts
     codes: Codes  # (M, features): the level of every feature, record-only ones included
-    served: Bytes  # (M, length): records, each with its signature behind it where the database is signed
+    served: Bytes  # (M, length): records; where the database is signed, packages of records and their signatures
     signer: bytes = b""
     blind: bytes = b""
     source: Vector | None = None  # where each row stood in the frame; known to the builder alone
+    _opened_digest: str = ""  # the digest, where it is known already
 
     def __repr__(self) -> str:
         return f"Database({len(self.codes)} rows, {len(self.schema.features)} features, records of {self.record}s)"
@@ -168,30 +171,36 @@ class Database:
             source=np.flatnonzero(keep)[first],
         )
 
-    @property
+    @cached_property
     def records(self) -> Bytes:
-        """The records without their signatures, an (M, length) array."""
-        return self.served[:, : layout(self.schema, self.record).itemsize]
+        """The records alone, an (M, length) array. In a signed database they are unpackaged, 10 µs each."""
+        bare = unpackage_all(self.served) if self.signer else self.served
+        return bare[:, : layout(self.schema, self.record).itemsize]
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of everything in the bundle but the signatures, in hexadecimal."""
-        return hashlib.sha256(_json(self._manifest())).hexdigest()
+        """The SHA-256 of everything in the bundle but the signatures and packages, in hexadecimal."""
+        return self._opened_digest or hashlib.sha256(_json(self._manifest())).hexdigest()
 
     def sign(self, issuer: Issuer, *, progress: bool = False) -> Database:
-        """Return the database with every record signed, ready for servers.
+        """Return the database with every record signed and packaged, ready for servers.
 
         The same data and the same key give the same bytes.
         """
-        bare = replace(self, served=self.records, signer=b"", blind=b"")
+        bare = replace(self, served=self.records, signer=b"", blind=b"", _opened_digest="")
         blind = hashlib.sha256(issuer.sign("blind", bytes.fromhex(bare.digest))).digest()
-        digest = bytes.fromhex(replace(bare, signer=issuer.public, blind=blind).digest)
+        named = replace(bare, signer=issuer.public, blind=blind)
+        digest = hashlib.sha256(_json(named._manifest(bare.served))).digest()
         records = track(bare.served, description="signing", transient=True, disable=not progress)
         signatures = b"".join(issuer.sign("record", digest, record.tobytes()) for record in records)
         behind = np.frombuffer(signatures, dtype=np.uint8).reshape(-1, SIGNATURE_BYTES)
-        return replace(bare, served=np.hstack([bare.served, behind]), signer=issuer.public, blind=blind)
+        secret = hashlib.sha256(issuer.sign("packages", digest)).digest()
+        packages = package_all(np.hstack([bare.served, behind]), secret, progress=progress)
+        made = replace(named, served=packages, _opened_digest=digest.hex())
+        made.__dict__["records"] = bare.served  # they are at hand: nobody need unpackage them
+        return made
 
-    def _manifest(self) -> _Manifest:
+    def _manifest(self, records: Bytes | None = None) -> _Manifest:
         """Return what the digest covers."""
         return _Manifest(
             schema=self.schema.to_builtins(),
@@ -199,7 +208,7 @@ class Database:
             min_cell=self.min_cell,
             counts=self.counts,
             codes=_describe(self.codes),
-            records=_describe(self.records),
+            records=_describe(self.records if records is None else records),
             signer=self.signer.hex(),
             blind=self.blind.hex(),
         )
@@ -211,8 +220,8 @@ class Database:
             raise InvalidBundle(
                 str(path), got="something that is not a file", expected="a file, or nothing, to replace"
             )
-        signed = _describe(self.served).sha256 if self.signer else ""
-        manifest = _json(msgspec.structs.replace(self._manifest(), digest=self.digest, signed=signed))
+        packed = _describe(self.served).sha256 if self.signer else ""
+        manifest = _json(msgspec.structs.replace(self._manifest(), digest=self.digest, packed=packed))
         head = _MAGIC + len(manifest).to_bytes(8, "little") + manifest
         temporary = None
         try:
@@ -253,6 +262,8 @@ class Database:
     @classmethod
     def _parse(cls, data: Bytes) -> Database:
         start = len(_MAGIC) + 8
+        if data[: len(_MAGIC)].tobytes() == _MAGIC.replace(b"2", b"1"):
+            raise InvalidBundle("first line", got="a bundle of version 1", expected="version 2: build it again")
         if data[: len(_MAGIC)].tobytes() != _MAGIC:
             raise InvalidBundle("first line", got="something else", expected=_MAGIC.decode().strip())
         length = int.from_bytes(data[len(_MAGIC) : start].tobytes(), "little")
@@ -262,8 +273,8 @@ class Database:
         try:
             manifest = msgspec.json.decode(raw, type=_Manifest)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise InvalidBundle("manifest", got="something that cannot be read", expected="JSON of version 1") from None
-        covered = _json(msgspec.structs.replace(manifest, digest="", signed=""))
+            raise InvalidBundle("manifest", got="something that cannot be read", expected="JSON of version 2") from None
+        covered = _json(msgspec.structs.replace(manifest, digest="", packed=""))
         if _json(manifest) != raw or hashlib.sha256(covered).hexdigest() != manifest.digest:
             raise InvalidBundle("manifest", got="altered bytes", expected="the digest it was written with")
         schema = Schema.from_builtins(manifest.schema, "schema of the bundle")
@@ -289,7 +300,7 @@ class Database:
         codes, served = arrays
         if (codes.max(axis=0) > [f.largest for f in schema.features]).any():
             raise InvalidBundle("codes", got="a level beyond its feature's", expected="the levels of the schema")
-        opened = cls(
+        return cls(
             schema=schema,
             record=manifest.record,
             min_cell=manifest.min_cell,
@@ -298,18 +309,17 @@ class Database:
             served=served,
             signer=bytes.fromhex(manifest.signer),
             blind=bytes.fromhex(manifest.blind),
+            _opened_digest=manifest.digest,
         )
-        if opened.signer and _describe(opened.records).sha256 != manifest.records.sha256:
-            raise InvalidBundle("records", got="altered bytes", expected="the SHA-256 in the manifest")
-        return opened
 
 
 def _served(manifest: _Manifest) -> _Array:
-    """Return what is in the file: the records, with their signatures where there are any."""
+    """Return what is in the file: the records, or packages of them and their signatures."""
     if not manifest.signer:
         return manifest.records
     rows, width = manifest.records.shape
-    return msgspec.structs.replace(manifest.records, shape=(rows, width + SIGNATURE_BYTES), sha256=manifest.signed)
+    packed = (rows, width + SIGNATURE_BYTES + KEY_BYTES)
+    return msgspec.structs.replace(manifest.records, shape=packed, sha256=manifest.packed)
 
 
 def _check_manifest(manifest: _Manifest, schema: Schema) -> None:
@@ -322,7 +332,7 @@ def _check_manifest(manifest: _Manifest, schema: Schema) -> None:
         or about[2:] != (_narrow(schema).str, "|u1")
     ):
         raise InvalidBundle("arrays", got=f"{about}", expected=f"{rows} rows of the schema's shape")
-    lengths = {len(value) for value in (manifest.signer, manifest.blind, manifest.signed)}
+    lengths = {len(value) for value in (manifest.signer, manifest.blind, manifest.packed)}
     if lengths not in ({0}, {64}) or not _is_hex(manifest.signer + manifest.blind):
         raise InvalidBundle("signer", got="something else", expected="a key of 32 bytes in hexadecimal, or nothing")
     if manifest.min_cell < 1 or (manifest.min_cell > 1 and manifest.record != "cell"):

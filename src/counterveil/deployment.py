@@ -6,6 +6,7 @@ features, an `euclidean` one none at all: their features are stretched to equal 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from .features import Categorical, Feature
 from .forms import Form, Question, make_form
 from .keys import SIGNATURE_BYTES
 from .preferences import CONSTRAINTS, Costs, Preferences, Tariff, compile_costs
+from .randomness import KEY_BYTES
 from .records import RecordKind, layout
 from .reveals import make_reveal
 from .schema import Schema
@@ -29,6 +31,7 @@ from .spir import make_spir
 AUTO = "auto"
 SEALED, OPENED = "table/sealed", "table/differences"  # what it stands for, by size
 DOWNLOAD = 64  # MiB that a question may bring down
+_FARTHEST = np.iinfo(np.int64).max
 _STRETCHED = ("euclidean", "weighted", "linear", "even_norm")
 
 
@@ -96,8 +99,8 @@ class Deployment:
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of a record as servers hold it: signed."""
-        return layout(self.schema, self.record).itemsize + SIGNATURE_BYTES
+        """Bytes of a record as servers hold it: signed and packaged."""
+        return layout(self.schema, self.record).itemsize + SIGNATURE_BYTES + KEY_BYTES
 
     def download(self, rows: int) -> int:
         """Return the bytes that one question brings down from all servers together, envelopes aside."""
@@ -196,16 +199,16 @@ class Deployment:
         """
         if isinstance(spread, bool) or not isinstance(spread, int | float) or not spread >= 0:
             raise OutOfRange("spread", got=repr(spread), expected="a number, 0 or more")
-        order = np.argsort(relative, kind="stable")
-        costs = relative[order]
-        chosen = [0]  # k searches, and no walk along the rows: how long it takes must not tell how they lie
-        while len(chosen) < self.k:
-            after = max(chosen[-1] + 1, int(np.searchsorted(costs, costs[chosen[-1]] + spread * self.unit)))
-            if after >= costs.size:
-                break
-            chosen.append(after)
-        others = [place for place in range(min(costs.size, 2 * self.k)) if place not in chosen]
-        return [int(order[place]) for place in chosen + others[: self.k - len(chosen)]]
+        chosen: list[int] = []
+        taken, from_on, apart = np.zeros(relative.size, dtype=bool), 0, math.ceil(spread * self.unit)
+        # k passes over all rows, and no sort: how long it takes must not tell how the costs lie (rule 10).
+        for _ in range(min(self.k, relative.size)):
+            far = taken | (relative < from_on) if chosen else taken
+            left = taken if far.all() else far
+            at = int(np.argmin(np.where(left, _FARTHEST, relative)))
+            taken[at], from_on = True, max(from_on, int(relative[at]) + apart) if chosen else int(relative[at]) + apart
+            chosen.append(at)
+        return chosen
 
 
 def _power(form: Form) -> int:

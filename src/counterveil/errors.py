@@ -23,6 +23,7 @@
         ├── InvalidLedger      a ledger that is missing, another server's, or no ledger
         ├── Malformed          bytes that are no message, or the wrong one
         ├── InvalidKey         a key file that is missing or holds something else
+        ├── InvalidTerms       a terms file that is missing, altered, or for other servers
         ├── TooManyLiars       more answers contradict each other than can be corrected
         ├── NotOffered         a preference that this deployment's form cannot take
         └── MissingPackage     an optional package that is not installed
@@ -142,6 +143,10 @@ class Malformed(InvalidInput):
 
 class InvalidKey(InvalidInput):
     """A key file that is missing, there already, or holds something else."""
+
+
+class InvalidTerms(InvalidInput):
+    """Terms that are missing, not signed by their issuer, or do not go with the bundle, keys or addresses given."""
 
 
 class TooManyLiars(InvalidInput):

@@ -6,6 +6,7 @@ Security: public. A feature's range and levels are known to everyone who asks.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from numbers import Real
@@ -24,12 +25,19 @@ Plain = str | int | float | bool
 _ROLES, _MISSING, _ENCODINGS = ("feature", "record"), ("refuse", "level"), ("mismatch", "one-hot")
 
 MOST_LEVELS = 65_534  # so that a code with its missing level fits two bytes
+LONGEST_TEXT = 200  # characters of a name, a label, a unit, a category
+_FARTHEST = 1e300  # what `low` and `high` may be, so that their difference is a number
+_MOST_WHOLE = 2**63 - 1  # what a category that is a whole number may be
+_FORMAT = re.compile(r",?(?:\.1?[0-9])?[feg%]?")  # nothing that pads: a width of 2000000000 is 2 GB of spaces
 
 
 class _Common(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
 ):
-    """What all kinds have: a name, a label for people, a role, and what a missing value means."""
+    """What all kinds have: a name, a label for people, a role, and what a missing value means.
+
+    Security: whoever asks a server reads its schema, so everything in it is bounded, and checked before it is used.
+    """
 
     name: str
     label: str = ""
@@ -37,7 +45,9 @@ class _Common(
     missing: Literal["refuse", "level"] = "refuse"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
+        _check_text("name", self.name)
+        _check_text("label", self.label)
+        if not self.name or not self.name.isprintable():
             raise ValueError(f"name: got {self.name!r}, expected a column's name")
         for name, choices in (("role", _ROLES), ("missing", _MISSING)):
             if getattr(self, name) not in choices:
@@ -134,11 +144,18 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
     mad: float | None = None
 
     def _check(self) -> None:
+        _check_text("unit", self.unit)
+        _check_text("format", self.format)
+        if not _FORMAT.fullmatch(self.format):
+            expected = "a format such as ',.0f': a comma or none, up to 19 places, and one of f, e, g, % or none"
+            raise ValueError(f"format: got {self.format!r}, expected {expected}")
         for name in ("low", "high", "step", "mad"):  # so that 1 and 1.0 make the same schema, byte for byte
             if getattr(self, name) is not None:
-                msgspec.structs.force_setattr(self, name, float(getattr(self, name)))
+                msgspec.structs.force_setattr(self, name, _as_float(name, getattr(self, name)))
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"high: got {self.high}, expected a number above low = {self.low}")
+        if max(abs(self.low), abs(self.high)) > _FARTHEST:
+            raise ValueError(f"low: got {self.low} to {self.high}, expected numbers within {_FARTHEST:g} of 0")
         if (self.levels is None) == (self.step is None):
             raise ValueError("levels: got both levels and step or neither, expected one of them")
         if self.step is not None:
@@ -148,15 +165,14 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         if isinstance(self.levels, bool) or not isinstance(self.levels, int | None):
             raise ValueError(f"levels: got {self.levels!r}, expected a whole number")
         if not 1 <= self.steps <= MOST_LEVELS:
-            raise ValueError(f"levels: got {self.steps}, expected 1 to {MOST_LEVELS}")
+            raise ValueError(f"levels: got {_short(self.steps)}, expected 1 to {MOST_LEVELS}")
         if self.log and self.low <= 0:
             raise ValueError(f"low: got {self.low}, expected a number above 0, since log is true")
-        if self.mad is not None and not self.mad > 0:
+        if self.log and not 1 < self.high / self.low < math.inf:
+            expected = f"a finite multiple of low = {self.low}, above 1, since log is true"
+            raise ValueError(f"high: got {self.high}, expected {expected}")
+        if self.mad is not None and not 0 < self.mad < math.inf:
             raise ValueError(f"mad: got {self.mad}, expected a number above 0")
-        try:
-            format(1.0, self.format)
-        except ValueError:
-            raise ValueError(f"format: got {self.format!r}, expected a Python format such as ',.0f'") from None
 
     @property
     def steps(self) -> int:
@@ -196,7 +212,10 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         return value if isinstance(value, int) else float(value)
 
     def _show(self, value: Value) -> str:
-        number = format(value, self.format) if self.format else self._digits(float(value or 0))
+        if self.format == ",":
+            number = f"{value:,}"  # whole numbers stay whole
+        else:
+            number = format(float(value or 0), self.format) if self.format else self._digits(float(value or 0))
         return f"{number} {self.unit}".strip()
 
     def _digits(self, value: float) -> str:
@@ -297,14 +316,47 @@ def as_numbers(what: str, values: Sequence[Any]) -> NDArray[np.float64]:
     return numbers
 
 
+def _short(value: object) -> str:
+    """Write a value for an error, the start of it if it is long."""
+    if isinstance(value, int) and abs(value) > _MOST_WHOLE:
+        return f"a whole number of {value.bit_length()} bits"
+    return repr(value)[:60]
+
+
+def _as_float(what: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{what}: got {_short(value)}, expected a number within {_FARTHEST:g} of 0") from None
+
+
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"{what}: got {_short(text)}, expected text")
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"{what}: got {len(text)} characters, expected at most {LONGEST_TEXT}")
+
+
+def is_category(value: object) -> bool:
+    """Tell whether a value can be one of those listed: short text, a finite number of 64 bits, a truth value."""
+    if isinstance(value, str):
+        return len(value) <= LONGEST_TEXT
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) <= _MOST_WHOLE
+
+
 def _check_values(values: Sequence[Plain]) -> None:
-    if not isinstance(values, tuple) or not all(isinstance(v, str | int | float) for v in values):
-        raise ValueError(f"values: got {values!r}, expected text, numbers or truth values")
+    if not isinstance(values, tuple):
+        raise ValueError(f"values: got {_short(values)}, expected text, numbers or truth values")
     if not values:
         raise ValueError("values: got none, expected at least one")
-    if any(isinstance(v, float) and not math.isfinite(v) for v in values):
-        raise ValueError("values: got one that is not finite, expected finite numbers")
-    if len(set(values)) != len(values):
-        raise ValueError("values: got one twice, expected each once")
     if len(values) > MOST_LEVELS:
         raise ValueError(f"values: got {len(values)}, expected at most {MOST_LEVELS}")
+    for value in values:  # before they are looked up: whole numbers without a bound can all be made to collide
+        if not isinstance(value, str | int | float):
+            raise ValueError(f"values: got {_short(value)}, expected text, numbers or truth values")
+        if isinstance(value, str):
+            _check_text("values", value)
+        elif not is_category(value):
+            raise ValueError(f"values: got {_short(value)}, expected finite numbers within 2**63 of 0")
+    if len(set(values)) != len(values):
+        raise ValueError("values: got one twice, expected each once")

@@ -30,7 +30,6 @@ class Local:
         scheme, held = deployment.scheme, database.records
         self._key, self._digest = new_key(), scheme.digest(self._rows, held)
         self._spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
-        self._prepared = self._spir.prepare(held, scheme.common(self._key, self._digest, None))
 
     def __repr__(self) -> str:
         return f"Local({self.deployment.says(len(self._rows))})"
@@ -73,7 +72,7 @@ class Local:
             [asked.record]
             if asked.record is not None
             else [
-                fetch_record(self._spir, self._prepared, position, common, order=order, request=request).record
+                fetch_record(self._spir, self.database.records, position, common, order=order, request=request).record
                 for request, position in enumerate(positions)
             ]
         )

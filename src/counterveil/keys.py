@@ -1,12 +1,17 @@
-"""The keys of a deployment: the servers' common key, and the issuer's key pair for tickets and records.
+"""The keys of a deployment: the servers' common key, the issuer's key pair, and each server's own key pair.
 
-Security: the common key is for the servers alone, the issuer's private key for the institution alone; its public key is
-for everyone. Files of secrets are readable by their owner only.
+The issuer signs tickets, records and terms. A server signs what it says of itself, so that a client who has its public
+key from elsewhere than the institution can tell it from a copy.
+
+Security: the common key is for the servers alone, the issuer's private key for the institution alone, a server's
+private key for its operator alone; public keys are for everyone. Files of secrets are readable by their owner only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -18,20 +23,22 @@ from .randomness import KEY_BYTES, VERSION, frame, new_key
 
 SIGNATURE_BYTES = 64
 COMMON, PRIVATE, PUBLIC = "common.key", "issuer.key", "issuer.pub"
+SERVER_PRIVATE, SERVER_PUBLIC = "server.key", "server.pub"
+_PEM = serialization.Encoding.PEM
 
 
-class Issuer:
-    """Whoever may mint tickets and sign records: Ed25519, each signature for one purpose.
+class SigningKey:
+    """A private key that signs, Ed25519, each signature for one purpose: the issuer's, or a server's own.
 
-    Security: for the institution; no server needs it.
+    Security: for its owner. No server needs the issuer's, and the institution needs no server's.
     """
 
     def __init__(self, private: Ed25519PrivateKey | None = None) -> None:
         self._private = private or Ed25519PrivateKey.generate()
 
     @classmethod
-    def load(cls, path: str | Path) -> Issuer:
-        """Read the private key that `write_keys` wrote."""
+    def load(cls, path: str | Path) -> SigningKey:
+        """Read a private key that `write_keys` or `write_server_keys` wrote."""
         content = _read(path)
         try:
             key = serialization.load_pem_private_key(content, password=None)
@@ -51,6 +58,9 @@ class Issuer:
         return self._private.sign(_message(purpose, parts))
 
 
+Issuer = SigningKey  # whoever may mint tickets and sign records and terms
+
+
 def is_signed(public: bytes, signature: bytes, purpose: str, *parts: bytes) -> bool:
     """Say whether the holder of the private key signed these parts for this purpose."""
     try:
@@ -64,16 +74,36 @@ def _message(purpose: str, parts: tuple[bytes, ...]) -> bytes:
     return frame([VERSION, purpose, *parts])
 
 
+def fingerprint(public: bytes) -> str:
+    """Return a public key's fingerprint, to be read out over the telephone.
+
+    >>> fingerprint(bytes(32))
+    '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
+    """
+    digits = hashlib.sha256(public).hexdigest()[:32]
+    return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
+
+
 def write_keys(folder: str | Path) -> list[Path]:
     """Write a new common key and a new issuer's key pair to a folder; never over others."""
-    folder = Path(folder)
-    private = Ed25519PrivateKey.generate()
-    pem, raw = serialization.Encoding.PEM, serialization.NoEncryption()
-    contents = {
-        COMMON: new_key().hex().encode() + b"\n",
-        PRIVATE: private.private_bytes(pem, serialization.PrivateFormat.PKCS8, raw),
-        PUBLIC: private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo),
+    common = {COMMON: new_key().hex().encode() + b"\n"}
+    return _write(Path(folder), common | _pair(PRIVATE, PUBLIC))
+
+
+def write_server_keys(folder: str | Path) -> list[Path]:
+    """Write a new key pair for one server to a folder; never over another."""
+    return _write(Path(folder), _pair(SERVER_PRIVATE, SERVER_PUBLIC))
+
+
+def _pair(private: str, public: str) -> dict[str, bytes]:
+    made = Ed25519PrivateKey.generate()
+    return {
+        private: made.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        public: made.public_key().public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
     }
+
+
+def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
     paths = [folder / name for name in contents]
     there = [path.name for path in paths if path.exists()]
     if there:
@@ -81,7 +111,7 @@ def write_keys(folder: str | Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, content in zip(paths, contents.values(), strict=True):
-            mode = 0o644 if path.name == PUBLIC else 0o600
+            mode = 0o644 if path.suffix == ".pub" else 0o600
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(content)
     except OSError as error:
@@ -102,7 +132,7 @@ def read_common(path: str | Path) -> bytes:
 
 
 def read_public(path: str | Path) -> bytes:
-    """Read the issuer's public key."""
+    """Read a public key."""
     content = _read(path)
     try:
         key = serialization.load_pem_public_key(content)

@@ -12,6 +12,8 @@ from functools import cache
 from typing import Any
 
 _DAMAGE = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError, KeyError, ValueError)
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS = 40  # on the way to a folder, as Linux has it
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,7 +22,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     Without numba this is an ImportError. The function must do the same when it is called again, in case what was kept
     turns out to be damaged.
 
-    Security: what is kept is run, so it is kept only where nobody but this user (or root) may write.
+    Security: what is kept is run, so it is kept and read only where nobody but this user (or root) may write: neither
+    the folder, nor a folder on the way to it, nor a file in it.
     """
     numba = importlib.import_module("numba")
     afresh = numba.njit(nogil=True)(function)
@@ -28,7 +31,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         kept = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder to keep it in
         return afresh  # type: ignore[no-any-return]
-    usable = hasattr(kept, "stats") and _is_ours(kept.stats.cache_path)
+    usable = hasattr(kept, "stats") and _writes_for_itself() and _is_ours(kept.stats.cache_path)
 
     def call(*arguments: Any) -> Any:
         nonlocal usable
@@ -42,9 +45,65 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _writes_for_itself() -> bool:
+    """Tell whether files that this process makes can be written by its user alone."""
+    if not hasattr(os, "getuid"):
+        return True
+    mask = os.umask(0o077)  # the one way to read it is to set it
+    os.umask(mask)
+    return mask & _OTHERS_WRITE == _OTHERS_WRITE
+
+
 def _is_ours(folder: str) -> bool:
-    about = os.stat(folder)
-    return not hasattr(os, "getuid") or (about.st_uid in (os.getuid(), 0) and not about.st_mode & stat.S_IWOTH)
+    """Tell whether nobody but this user (or root) can change the folder, the way to it, or a file in it.
+
+    Links are followed one at a time: whoever can change one of them decides what is read.
+    """
+    if not hasattr(os, "getuid"):
+        return True
+    if not os.path.isabs(folder):  # another one when the process moves elsewhere
+        return False
+    here, ahead, links = os.sep, folder.split(os.sep)[::-1], 0
+    try:
+        while ahead:
+            part = ahead.pop()
+            if part in ("", ".", ".."):
+                here = os.path.dirname(here) if part == ".." else here
+                continue
+            there = os.path.join(here, part)
+            about = os.lstat(there)
+            if not _only_we_write(os.lstat(here), sticky=True) or not _we_own(about):
+                return False
+            if not stat.S_ISLNK(about.st_mode):
+                here = there
+                continue
+            target, links = os.readlink(there), links + 1
+            if links > _MOST_LINKS:
+                return False
+            here = os.sep if os.path.isabs(target) else here
+            ahead += target.split(os.sep)[::-1]
+        with os.scandir(here) as entries:
+            return _only_we_write(os.lstat(here)) and all(map(_is_our_file, entries))
+    except OSError:
+        return False
+
+
+def _is_our_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        about = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # another process of ours has put it in its place
+        return True
+    return stat.S_ISREG(about.st_mode) and _only_we_write(about)
+
+
+def _only_we_write(about: os.stat_result, *, sticky: bool = False) -> bool:
+    """Tell whether others cannot write; with `sticky`, they may, to a folder where they cannot rename what is ours."""
+    shared = about.st_mode & _OTHERS_WRITE and not (sticky and about.st_mode & stat.S_ISVTX)
+    return _we_own(about) and not shared
+
+
+def _we_own(about: os.stat_result) -> bool:
+    return about.st_uid in (os.getuid(), 0)
 
 
 def cores() -> int:

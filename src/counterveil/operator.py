@@ -68,7 +68,7 @@ class Operator:
             ("server", f"{self._server.number} of {terms.parameters.servers}, up for {hours:.1f} hours"),
             ("health", self._health()),
             ("questions answered", f"{questions:,} since the ledger was made"),
-            ("tickets", "open: everyone makes their own" if terms.issuer is None else self._left(questions)),
+            ("tickets", "open: everyone makes their own" if terms.tickets == "open" else self._left(questions)),
             ("requests held in the ledger", f"{self._server.ledger.count():,}"),
             ("one question gives away", f"{self._bits:,.1f} bits ({terms.parameters.scheme})"),
             ("given away so far", f"{leaked:,.0f} bits" + (f" of {self._budget:,.0f}" if self._budget else "")),

@@ -1,6 +1,8 @@
 """The applicant's page as it is served: files of `web/`, and all of them in one file that works from a disk.
 
-Security: the page runs where the applicant's data is. Its policy lets it load nothing from elsewhere.
+Security: the page runs where the applicant's data is. Its policy lets it load nothing from elsewhere. A page that a
+server serves may connect to the servers of its terms and to nobody else, whatever a link says; the single file asks
+servers whose terms carry the signature of the issuer that is baked into it.
 """
 
 from __future__ import annotations
@@ -10,17 +12,32 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from urllib.parse import urlsplit
+
+from .wire import SignedTerms
 
 # in import order
 _MODULES = ("field", "wire", "schema", "preferences", "spir", "garble", "network", "client", "strings", "page")
 _TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
-_CONNECT = "connect-src 'self' http: https:"  # the other servers
 _REST = "img-src data:; base-uri 'none'; form-action 'none'"
+_ANYWHERE = "https: http://localhost:* http://127.0.0.1:*"  # encrypted, or this machine
 
-POLICY = f"default-src 'none'; script-src 'self'; style-src 'self'; {_CONNECT}; {_REST}; frame-ancestors 'none'"
+
+def policy(issued: SignedTerms) -> str:
+    """Return the content security policy of the page: it may connect to the servers of the terms, and to no others."""
+    origins = sorted({"{0.scheme}://{0.netloc}".format(urlsplit(address)) for address in issued.addresses})
+    return _policy("'self'", "'self'", " ".join(origins)) + "; frame-ancestors 'none'"
+
+
+def operator_policy() -> str:
+    """Return the content security policy of the operator's page: it may connect to its own server."""
+    return _policy("'self'", "'self'", "'self'") + "; frame-ancestors 'none'"
+
+
+def _policy(script: str, style: str, connect: str) -> str:
+    return f"default-src 'none'; script-src {script}; style-src {style}; connect-src {connect}; {_REST}"
 
 
 @cache
@@ -34,33 +51,43 @@ def assets() -> dict[str, tuple[bytes, str]]:
     return {name: (_text(name).encode(), _TYPES[name.rpartition(".")[2]]) for name in names}
 
 
-def page(servers: Sequence[str]) -> str:
-    """Return the page, with the addresses of the servers in it."""
-    return _text("index.html").replace('{"servers": []}', _config(servers))
+def page(issued: SignedTerms, number: int) -> str:
+    """Return the page as server n serves it: it asks the servers of these terms."""
+    return _filled(issued, number, fixed=True)
 
 
-def single_file(servers: Sequence[str]) -> str:
-    """Return the page with everything inlined, under a policy that lets only that run."""
+def single_file(issued: SignedTerms, number: int) -> str:
+    """Return the page with everything inlined, under a policy that lets only that run.
+
+    It has the issuer's key, and that of the server it was downloaded from, baked into it.
+    """
     script = "\n".join(_inlined(_text(f"{module}.js")) for module in _MODULES)
     if re.search(r"</script|<!--|^import ", script, flags=re.M):
         raise AssertionError("a module of the page cannot be inlined as it is written")
     style = _text("style.css")
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; {_CONNECT}; {_REST}"
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
-    whole = page(servers).replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}')
+    rules = _policy(f"'{_hash(script)}'", f"'{_hash(style)}'", _ANYWHERE)
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(rules)}">'
+    whole = _filled(issued, number, fixed=False).replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}')
     whole = whole.replace('<link rel="stylesheet" href="web/style.css">', f"<style>{style}</style>")
     return whole.replace(
         '<script type="module" src="web/page.js"></script>', f'<script type="module">{script}</script>'
     )
 
 
+def _filled(issued: SignedTerms, number: int, *, fixed: bool) -> str:
+    terms = issued.terms
+    config = {
+        "servers": list(issued.addresses),
+        "issuer": terms.issuer,
+        "operators": [terms.keys[number - 1]],  # the word of whoever serves this page
+        "fixed": fixed,  # no other address may be asked
+    }
+    return _text("index.html").replace("{}</script>", json.dumps(config).replace("<", "\\u003c") + "</script>", 1)
+
+
 def operator_page() -> str:
     """Return the institution's page."""
     return _text("operator.html")
-
-
-def _config(servers: Sequence[str]) -> str:
-    return json.dumps({"servers": list(servers)}).replace("<", "\\u003c")
 
 
 def _inlined(source: str) -> str:

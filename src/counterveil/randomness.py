@@ -19,9 +19,10 @@ from .arrays import Order, Vector
 from .errors import WrongType
 from .words import below, order_of
 
-VERSION = b"counterveil/1"
+VERSION = b"counterveil/2"
 BLOCK = 4096
 KEY_BYTES = 32
+ID_BYTES = 16
 
 _WORD = 8
 
@@ -67,8 +68,13 @@ def new_key() -> bytes:
 
 
 def new_id() -> bytes:
-    """Return a fresh 128-bit name for a ticket."""
-    return secrets.token_bytes(16)
+    """Return a fresh 128-bit name, for a ticket or a ledger."""
+    return secrets.token_bytes(ID_BYTES)
+
+
+def key_id(key: bytes) -> bytes:
+    """Return a name of a common key that tells nothing of it: equal for equal keys."""
+    return hmac.new(key, frame([VERSION, "key id"]), hashlib.sha256).digest()[:ID_BYTES]
 
 
 class Randomness(Protocol):

@@ -14,7 +14,8 @@ from .arrays import Bytes, Vector
 from .errors import WrongShape, WrongType
 from .field import Residues
 from .forms import Question
-from .randomness import Fresh, new_key
+from .packages import package_all, unpackage
+from .randomness import KEY_BYTES, Fresh, new_key
 from .scheme import Scheme, as_bytes, make_scheme, run
 from .spir import as_records, make_spir
 from .spir import run as fetch
@@ -117,7 +118,7 @@ def retrieve(
     if len(held) != len(codes):
         raise WrongShape("records", got=len(held), expected=f"one for each of {len(codes)} rows")
 
-    spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
+    spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1] + KEY_BYTES)
 
     key, digest, applicant = new_key(), scheme.digest(codes, held), Fresh()
     common = scheme.common(key, digest, ticket=new_key())
@@ -126,8 +127,9 @@ def retrieve(
     order = scheme.reveal.order(len(codes), common)
     record, sent = asked.record, np.empty((scheme.servers, 0), dtype=np.uint8)
     if record is None:
-        prepared = spir.prepare(held, scheme.common(key, digest, None))
-        sent, record = fetch(spir, prepared, asked.position, common, order=order, randomness=applicant)
+        packages = package_all(held, new_key())
+        sent, packaged = fetch(spir, packages, asked.position, common, order=order, randomness=applicant)
+        record = unpackage(packaged)
 
     return Retrieval(
         index=asked.position if order is None else int(order[asked.position]),

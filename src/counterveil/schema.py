@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,10 +21,25 @@ import tomli_w
 from . import checks
 from .arrays import Vector
 from .errors import EmptyDatabase, InvalidSchema, MissingValue, OutOfRange, UnknownName, WrongType
-from .features import MOST_LEVELS, Boolean, Categorical, Feature, Numeric, Ordinal, Plain, Value, plain
+from .features import (
+    LONGEST_TEXT,
+    MOST_LEVELS,
+    Boolean,
+    Categorical,
+    Feature,
+    Numeric,
+    Ordinal,
+    Plain,
+    Value,
+    is_category,
+    plain,
+)
 from .frames import Table, columns_of
 
 _VERSION = 1
+_MOST_FEATURES = 10_000
+_MOST_LEVELS_TOGETHER = 2**24  # whoever asks has an entry for each of them in a table
+_LONGEST_MESSAGE = 500
 _HEADER = """\
 # A Counterveil schema: which columns there are, and how their values become levels. It is public.
 # Ranges below were read off the data and rounded outwards. They still tell roughly where the data ends: put in
@@ -39,7 +55,7 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     `counterveil advise` writes it; `counterveil serve` and `local` start from it.
     """
 
-    scheme: str | None = None
+    scheme: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | None = None
     servers: int | None = None
     collusion: int | None = None
     k: int | None = None
@@ -71,8 +87,12 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
     def __post_init__(self) -> None:
         if not isinstance(self.features, tuple) or not all(isinstance(f, Feature) for f in self.features):
             raise InvalidSchema("features", got=repr(self.features)[:60], expected="a tuple of features")
-        names = [feature.name for feature in self.features]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        if len(self.features) > _MOST_FEATURES:
+            raise ValueError(f"feature: got {len(self.features)} of them, expected at most {_MOST_FEATURES}")
+        together = sum(feature.largest + 1 for feature in self.features)
+        if together > _MOST_LEVELS_TOGETHER:
+            raise ValueError(f"levels: got {together} in all features, expected at most {_MOST_LEVELS_TOGETHER}")
+        twice = sorted(name for name, times in Counter(self.names).items() if times > 1)
         if twice:
             raise ValueError(f"name: got {twice[0]!r} twice, expected each once")
         if not any(feature.role == "feature" for feature in self.features):
@@ -154,8 +174,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         """Read a schema; errors name the source, the feature and the field."""
         try:
             raw = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidSchema(source, got=str(error), expected="TOML") from None
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # also numbers of thousands of digits, and lists in lists in lists
+            raise InvalidSchema(source, got=str(error)[:_LONGEST_MESSAGE], expected="TOML") from None
         return cls.from_builtins(raw, source)
 
     def to_builtins(self) -> dict[str, Any]:
@@ -170,7 +193,8 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
             return msgspec.convert(raw, cls)
         except msgspec.ValidationError as error:
             message, _, path = str(error).partition(" - at `$")
-            raise InvalidSchema(_place(source, path, raw), got=message, expected="a schema of version 1") from None
+            got = message[:_LONGEST_MESSAGE]  # it can repeat what the schema says
+            raise InvalidSchema(_place(source, path, raw), got=got, expected="a schema of version 1") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
@@ -212,7 +236,9 @@ def _place(source: str, path: str, raw: Any) -> str:
         return source
     number, field = int(match[1]), match[2]
     entry = raw["feature"][number]
-    name = entry.get("name", f"number {number + 1}") if isinstance(entry, dict) else f"number {number + 1}"
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or len(name) > LONGEST_TEXT:
+        name = f"number {number + 1}"
     return f"{source}, feature {name!r}" + (f", {field}" if field else "")
 
 
@@ -234,10 +260,11 @@ def _guess(table: Table, name: str, most_levels: int, round_outwards: bool) -> F
         return _numeric(name, numbers, missing, whole, most_levels, round_outwards)
     ordered = table.categories(name)
     if ordered is not None:
-        if not all(isinstance(v, str | bool | int | float) for v in ordered):
+        if not all(is_category(v) for v in ordered):
             return None
         return Ordinal(name=name, values=tuple(plain(v) for v in ordered), missing=missing)
-    if not all(isinstance(v, str | bool | int) for v in distinct) or len(distinct) > max(20, len(values) // 10):
+    named = all(isinstance(v, str | bool | int) and is_category(v) for v in distinct)
+    if not named or len(distinct) > max(20, len(values) // 10):
         return None
     return Categorical(name=name, values=tuple(distinct), missing=missing)
 

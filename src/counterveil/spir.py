@@ -2,16 +2,19 @@
 
 Two ways, by how many servers may collude. `Subsets` (T = 1): xors of random subsets, at rate 1 - 1/N. `Polynomials`
 (T > 1): the position's unit vector shared over GF(2^8), the linear form over records. Both have the same verbs: query,
-answer, recover; and `prepare`, once for a database.
+answer, recover.
+
+An applicant who cheats gets some linear mixture of records, one record's length of it. So servers hold packages
+(`packages`), of which a mixture is worth nothing.
 
 Paper: the step after `system_model_case1`, "we use this index to perform the SPIR scheme".
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +24,10 @@ from . import checks, engine
 from .arrays import Bytes, Order
 from .errors import EmptyDatabase, TooFewServers, WrongShape, WrongType
 from .gf256 import GF256
-from .randomness import KEY_BYTES, CommonRandomness, Fresh, Randomness, keystream
+from .randomness import CommonRandomness, Fresh, Randomness
 from .sharing import reconstruct, split, zero_share
 
-_LEAST_PART = 16  # bytes: a missing part of a package must be beyond guessing
+LEAST_PART = 16  # bytes: a missing part of a package must be beyond guessing
 _GF256 = GF256()
 
 
@@ -47,33 +50,12 @@ def as_records(records: Sequence[bytes] | Bytes) -> Bytes:
     return records
 
 
-def package(record: bytes, key: bytes) -> bytes:
-    """Return record xor stream(key), then key xor hash of that: all of it opens the record, a part tells nothing.
-
-    An all-or-nothing transform: Rivest, "All-or-nothing encryption and the package transform", FSE 1997; proved for
-    this shape by Boyko, CRYPTO 1999.
-    """
-    body = _xor(record, keystream(key)(len(record)))
-    return body + _xor(key, hashlib.sha256(body).digest())
-
-
-def unpackage(packaged: bytes) -> bytes:
-    """Return the record of a whole package."""
-    body, tail = packaged[:-KEY_BYTES], packaged[-KEY_BYTES:]
-    return _xor(body, keystream(_xor(tail, hashlib.sha256(body).digest()))(len(body)))
-
-
-def _xor(a: bytes, b: bytes) -> bytes:
-    return (np.frombuffer(a, dtype=np.uint8) ^ np.frombuffer(b, dtype=np.uint8)).tobytes()
-
-
 @dataclass(frozen=True)
 class Subsets:
     """SPIR against single servers: N >= 2 servers, upload M(N-1) bits each, rate 1 - 1/N.
 
-    A record is cut into N - 1 parts. Server N gets a uniform bit matrix H, server j < N gets H with one bit flipped,
-    that of part j at the position; each returns the xor of the parts its bits choose. For N >= 3 records are packaged
-    first, so that parts of different records are worth nothing to an applicant who cheats.
+    A record is cut into N - 1 parts of almost equal length. Server N gets a uniform bit matrix H, server j < N gets H
+    with one bit flipped, that of part j at the position; each returns the xor of the parts its bits choose.
     """
 
     servers: int
@@ -91,22 +73,14 @@ class Subsets:
 
     @property
     def part(self) -> int:
-        """Bytes of a part, which is what each server sends down."""
-        if self.parts == 1:
-            return self.length
-        return max(_LEAST_PART, -(-(self.length + KEY_BYTES) // self.parts))
+        """Bytes of the longest part, which is what each server sends down."""
+        return -(-self.length // self.parts)
 
-    def prepare(self, records: Bytes, common: CommonRandomness) -> Bytes:
-        """Return the records as the servers hold them, the same at each: an (M, parts * part) array."""
-        _check_length("records", records, self.length)
-        if self.parts == 1:
-            return records
-        count = len(records)
-        keys = common.elements("package", 256, KEY_BYTES * count).astype(np.uint8).reshape(count, KEY_BYTES)
-        room = self.parts * self.part - KEY_BYTES
-        padded = np.pad(records, ((0, 0), (0, room - self.length)))
-        packages = [package(r.tobytes(), key.tobytes()) for r, key in zip(padded, keys, strict=True)]
-        return as_records(packages)
+    @property
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Where each part begins and ends."""
+        cuts = [j * self.length // self.parts for j in range(self.parts + 1)]
+        return list(pairwise(cuts))
 
     def query(self, count: int, position: int, randomness: Randomness) -> Bytes:
         """Return one query for each server: the rows of an (N, ⌈M(N-1)/8⌉) array of packed bits.
@@ -137,7 +111,7 @@ class Subsets:
     def answer(
         self,
         server: int,
-        prepared: Bytes,
+        records: Bytes,
         query: Bytes,
         common: CommonRandomness,
         *,
@@ -146,19 +120,21 @@ class Subsets:
     ) -> Bytes:
         """Return the xor of the chosen parts, under the pad that all servers share for this request."""
         checks.integer("server", server, 1, self.servers)
-        _check_length("prepared records", prepared, self.parts * self.part)
-        count = len(prepared) if order is None else len(order)
+        _check_length("records", records, self.length)
+        count = len(records) if order is None else len(order)
         packed = self.check("record query", query, count)
         selected = np.unpackbits(packed, count=count * self.parts, bitorder="little").reshape(count, self.parts)
-        chosen = _by_row(selected, order, len(prepared))
-        total = engine.xor(prepared.reshape(-1, self.part), chosen.reshape(-1).astype(bool))
+        chosen = _by_row(selected, order, len(records)).astype(bool)
+        total = np.zeros(self.part, dtype=np.uint8)
+        for j, (start, end) in enumerate(self._bounds):
+            total[: end - start] ^= engine.xor(records, np.ascontiguousarray(chosen[:, j]), start, end)
         return total ^ common.elements("record", 256, self.part, request=request).astype(np.uint8)
 
     def recover(self, answers: Sequence[Bytes]) -> bytes:
         """Return the record: part j = answer_j xor answer_N."""
         received = _answers(answers, self.servers, self.part)
-        whole = b"".join((a ^ received[-1]).tobytes() for a in received[:-1])
-        return whole if self.parts == 1 else unpackage(whole)[: self.length]
+        ends = [end - start for start, end in self._bounds]
+        return b"".join((a ^ received[-1])[:end].tobytes() for a, end in zip(received[:-1], ends, strict=True))
 
 
 @dataclass(frozen=True)
@@ -184,11 +160,6 @@ class Polynomials:
         """Evaluation points in GF(2^8): 1..N."""
         return range(1, self.servers + 1)
 
-    def prepare(self, records: Bytes, common: CommonRandomness) -> Bytes:
-        """Return the records as the servers hold them: as they are."""
-        _check_length("records", records, self.length)
-        return records
-
     def query(self, count: int, position: int, randomness: Randomness) -> Bytes:
         """Return one query for each server: the rows of an (N, M) array of bytes.
 
@@ -210,7 +181,7 @@ class Polynomials:
     def answer(
         self,
         server: int,
-        prepared: Bytes,
+        records: Bytes,
         query: Bytes,
         common: CommonRandomness,
         *,
@@ -219,14 +190,14 @@ class Polynomials:
     ) -> Bytes:
         """Return sum_i query_i * record_i + sum_t alpha^t Z'_t, t = 1..N-1."""
         checks.integer("server", server, 1, self.servers)
-        _check_length("prepared records", prepared, self.length)
-        count = len(prepared) if order is None else len(order)
-        scalars = _by_row(self.check("record query", query, count), order, len(prepared))
+        _check_length("records", records, self.length)
+        count = len(records) if order is None else len(order)
+        scalars = _by_row(self.check("record query", query, count), order, len(records))
         pads = [
             common.elements("record", 256, self.length, request=request, coefficient=t) for t in range(1, self.servers)
         ]
         pad = zero_share(_GF256, self.alphas[server - 1], pads)
-        return engine.combine(prepared, scalars) ^ pad.astype(np.uint8)
+        return engine.combine(records, scalars) ^ pad.astype(np.uint8)
 
     @property
     def part(self) -> int:
@@ -247,9 +218,11 @@ def make_spir(*, servers: int, collusion: int, length: int, chosen: bool = False
     """Choose the record step for so many servers, so many of which may collude.
 
     `chosen` says that the applicant chooses the servers from more. Then a part must be worth nothing without answers of
-    all of them, or a cheat who names different sets to different servers puts parts together: `Polynomials`.
+    all of them, or a cheat who names different sets to different servers puts parts together: `Polynomials`. The same
+    where there are so many servers that a part would be short enough to guess.
     """
-    return Subsets(servers, length) if collusion == 1 and not chosen else Polynomials(servers, collusion, length)
+    whole = collusion > 1 or chosen or servers - 1 > max(1, length // LEAST_PART)
+    return Polynomials(servers, collusion, length) if whole else Subsets(servers, length)
 
 
 class RecordTranscript(NamedTuple):
@@ -261,7 +234,7 @@ class RecordTranscript(NamedTuple):
 
 def run(
     spir: Spir,
-    prepared: Bytes,
+    records: Bytes,
     position: int,
     common: CommonRandomness,
     *,
@@ -270,9 +243,9 @@ def run(
     randomness: Randomness | None = None,
 ) -> RecordTranscript:
     """Play all parties: the applicant asks for one position, every server answers, the applicant recovers."""
-    queries = spir.query(len(prepared) if order is None else len(order), position, randomness or Fresh())
+    queries = spir.query(len(records) if order is None else len(order), position, randomness or Fresh())
     servers = enumerate(queries, start=1)
-    answers = [spir.answer(n, prepared, Q, common, order=order, request=request) for n, Q in servers]
+    answers = [spir.answer(n, records, Q, common, order=order, request=request) for n, Q in servers]
     return RecordTranscript(queries, spir.recover(answers))
 
 

@@ -85,12 +85,15 @@ def table(field: Residues, rows: Rows, entries: Vector, sizes: NDArray[np.int64]
     return plain.table(field, rows, np.split(entries, np.cumsum(sizes)[:-1]))
 
 
-def xor(records: Bytes, chosen: NDArray[np.bool_], *, least: int = 8 * WORTHWHILE) -> Bytes:
-    """Return the xor of the chosen records, one per row of an (M, length) array."""
-    many = pays(records.size, least) and records.shape[1] >= 64 and records.flags.c_contiguous
+def xor(
+    records: Bytes, chosen: NDArray[np.bool_], start: int = 0, end: int | None = None, *, least: int = 8 * WORTHWHILE
+) -> Bytes:
+    """Return the xor of bytes start to end of the chosen records, one per row of an (M, length) array."""
+    end = records.shape[1] if end is None else end
+    many = pays(len(records) * (end - start), least) and end - start >= 64 and records.flags.c_contiguous
     if not many or not _plans():
-        return plain.xor(records, chosen)
-    total: Bytes = _plans().xor(records, chosen)
+        return plain.xor(records[:, start:end], chosen)
+    total: Bytes = _plans().xor(records, chosen, start, end)
     return total
 
 

@@ -16,10 +16,10 @@ _LARGEST = 1 << 37  # q of three limbs, each of 16 bits with its sign
 _NEAR = 24 << 10  # bytes of tables that stay at hand: most of the first cache
 
 
-def xor(records: Bytes, chosen: NDArray[np.bool_]) -> Bytes:
-    """Return the xor of the chosen records of 64 bytes or more; all are read, whichever are chosen."""
-    total = np.empty(records.shape[1], dtype=np.uint8)
-    scans.xor(records.reshape(-1), records.shape[1], chosen.view(np.uint8), total)
+def xor(records: Bytes, chosen: NDArray[np.bool_], start: int, end: int) -> Bytes:
+    """Return the xor of 64 bytes or more of the chosen records; all are read, whichever are chosen."""
+    total = np.empty(end - start, dtype=np.uint8)
+    scans.xor(records.reshape(-1), records.shape[1], start, chosen.view(np.uint8), total)
     return total
 
 

@@ -355,12 +355,13 @@ def plain_polynomial(codes, ones, twos, width, constant, q, values):  # type: ig
 
 
 @compiled
-def xor(records, length, chosen, total):  # type: ignore[no-untyped-def]
-    """Xor the chosen records into total, 64 bytes at a time; the last 64 of a record are taken apart."""
+def xor(records, stride, first, chosen, total):  # type: ignore[no-untyped-def]
+    """Xor a part of the chosen records into total, 64 bytes at a time; the last 64 of a part are taken apart."""
+    length = total.size
     strips = length // 64
     sums = np.zeros((strips + 1, 64), np.uint8)
     for i in range(chosen.size):
-        mask, start = np.uint8(0) - chosen[i], i * length
+        mask, start = np.uint8(0) - chosen[i], i * stride + first
         for strip in range(strips + 1):
             at = start + min(64 * strip, length - 64)
             part, each = records[at : at + 64], sums[strip]

@@ -5,18 +5,19 @@ import { answerBytes, evaluate, height } from "./garble.js";
 import { everyone, Pipe, request, Trouble } from "./network.js";
 import { costTables, allowedLevels, Tariff } from "./preferences.js";
 import { Schema } from "./schema.js";
-import { makeSpir } from "./spir.js";
-import { concat, decodeMessage, decodeTicket, encodeMessage, frame, headOf, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
+import { makeSpir, unpackage } from "./spir.js";
+import { decodeReply, decodeTicket, digestOf, encodeRequest, frame, headOf, isSigned, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
 
 const MANIFEST = 4 << 20, ENVELOPE = 1024; // bytes
-const STEP = 20; // milliseconds: what is computed here ends on a multiple of that, so that no server can time it
+const STEP = 20; // milliseconds: what is computed here ends on a multiple of that, or of more, so that no server can time it
+const REHEARSALS = 3;
 
 // One deployment, as its servers' manifests describe it.
 export class Deployment {
   constructor(terms) {
     const { parameters } = terms;
     [this.form, this.reveal] = parameters.scheme.split("/");
-    if (terms.version !== "counterveil/1") throw new Trouble("terms", `version ${terms.version}`);
+    if (terms.version !== "counterveil/2") throw new Trouble("terms", `version ${terms.version}`);
     if (this.form !== "table") throw new Trouble("form", this.form);
     const { servers, collusion, k, max_weight: maxWeight, d_min: dMin } = parameters;
     const whole = [servers, collusion, k, maxWeight, dMin, terms.rows].every((v) => Number.isSafeInteger(v) && v >= 1);
@@ -25,7 +26,7 @@ export class Deployment {
     this.sealed = this.reveal === "sealed" || this.inside;
     const known = this.sealed || ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
     if (this.sealed && (servers !== 2 || collusion !== 1 || k !== 1 || terms.robust !== 0)) throw new Trouble("terms", "sealed");
-    if (!whole || !known || servers <= collusion || servers > 64 || terms.rows >= 2 ** 28 || (masked ? k > 1 && dMin > 1 : dMin !== 1))
+    if (!whole || !Number.isInteger(terms.robust) || terms.robust < 0 || terms.robust > 5 || !known || servers <= collusion || servers > 64 || terms.rows >= 2 ** 28 || (masked ? k > 1 && dMin > 1 : dMin !== 1))
       throw new Trouble("terms", "parameters");
     this.terms = terms;
     this.schema = new Schema(terms.schema);
@@ -46,7 +47,13 @@ export class Deployment {
     this.rows = terms.rows;
     this.length = this.differences ? this.rows - 1 : this.rows;
     this.positions = this.sealed ? 2 ** height(this.rows) : this.rows;
-    this.recordBytes = this.schema.recordBytes(terms.record) + 64;
+    this.recordBytes = this.schema.recordBytes(terms.record) + 64 + 32; // signed and packaged
+  }
+
+  // What a question reveals, in one line, as tickets name it.
+  get reveals() {
+    const { scheme, shuffle, d_min: dMin } = this.terms.parameters;
+    return scheme.slice(scheme.indexOf("/") + 1) + (shuffle ? ", shuffled" : "") + (dMin > 1 ? `, mask below ${dMin}` : "");
   }
 
   needed(liars = 0) {
@@ -62,73 +69,111 @@ export class Deployment {
   }
 }
 
-async function settle(began, rows) {
-  const step = STEP * (1 + Math.floor(rows / 20000));
+async function settle(began, step) {
   const until = began + step * Math.ceil((performance.now() - began + 1) / step);
   await new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.floor(until - performance.now()) - 1)));
   while (performance.now() < until); // timers count whole milliseconds
 }
 
-// Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent.
-export async function connect(urls, options) {
-  const servers = urls.map((url) => url.trim().replace(/\/+$/, "")).filter(Boolean);
-  const fine = servers.every((server) => /^https?:\/\/[^/]/.test(server));
-  if (!fine || new Set(servers).size < Math.max(2, servers.length)) throw new Trouble("addresses");
-  const manifests = await everyone(servers.map(async (server) => {
-    const said = await request(server, "/v1/manifest", null, MANIFEST, options);
-    try {
-      const manifest = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(said));
-      if (!/^[0-9a-f]{64}$/.test(manifest.digest) || !Number.isInteger(manifest.server)) throw new Error();
-      return manifest;
-    } catch {
-      throw new Trouble("malformed_answer", "manifest", server);
-    }
-  }));
-  const [first] = manifests;
+// --- who is asked ----------------------------------------------------------------------------------------------------
+
+// An address as all others are compared with it. Over plain http, whoever is on the way to both servers reads the question.
+export function addressOf(text) {
+  const url = URL.canParse(text) ? new URL(text) : {};
+  if (!["http:", "https:"].includes(url.protocol)) throw new Trouble("addresses");
+  const address = url.origin + url.pathname.replace(/\/+$/, "");
+  if (url.protocol === "http:" && !/^(localhost|127(\.\d+){3}|\[::1\])$/.test(url.hostname)) throw new Trouble("plain", "", address);
+  return address;
+}
+
+const isHex = (text, bytes) => typeof text === "string" && text.length === 2 * bytes && /^[0-9a-f]*$/.test(text);
+const areDifferent = (values, count, isFine) => Array.isArray(values) && values.every(isFine) && values.length === count && new Set(values).size === count;
+
+function readManifest(said, server) {
+  try {
+    const manifest = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(said));
+    const { key, instance, software, issued, signature } = manifest;
+    const fine = Number.isInteger(manifest.server) && isHex(key, 16) && isHex(instance, 16) && isHex(signature, 64) && typeof software === "string"
+      && typeof issued.terms === "string" && isHex(issued.signature, 64) && areDifferent(issued.addresses, issued.addresses.length, (each) => typeof each === "string");
+    if (!fine) throw new Error();
+    return manifest;
+  } catch {
+    throw new Trouble("malformed_answer", "manifest", server);
+  }
+}
+
+// Refuse servers that do not go together, or are not who they say. Return the terms' digest, and the terms.
+async function agreed(servers, manifests, { issuer, operators }) {
+  const [{ issued, key }] = manifests, numbers = manifests.map((manifest) => manifest.server);
   for (const [i, manifest] of manifests.entries()) {
-    const agree = JSON.stringify(manifest.terms) === JSON.stringify(first.terms)
-      && manifest.digest === first.digest && manifest.key === first.key;
-    if (!agree) throw new Trouble("disagree", "", servers[i]);
+    if (manifest.key !== key || JSON.stringify(manifest.issued) !== JSON.stringify(issued)) throw new Trouble("disagree", "", servers[i]);
   }
-  if (new Set(manifests.map((m) => m.server)).size < manifests.length) throw new Trouble("disagree", "one answers for another");
-  let deployment;
+  if (new Set(numbers).size < numbers.length) throw new Trouble("disagree", "one answers for another");
+  const digest = await digestOf(issued.terms), all = [digest, frame(...issued.addresses)];
+  let signed;
   try {
-    deployment = new Deployment(first.terms);
-  } catch (error) {
-    throw error instanceof Trouble ? error : new Trouble("terms", String(error));
-  }
-  if (manifests.some((m) => m.server < 1 || m.server > first.terms.parameters.servers)) throw new Trouble("disagree", "a number too high");
-  let signer;
-  try {
-    signer = await crypto.subtle.importKey("raw", unhex(first.terms.signer), "Ed25519", false, ["verify"]);
+    signed = await isSigned(issuer, unhex(issued.signature), "terms", ...all);
   } catch {
     throw new Trouble("browser"); // before a ticket is spent
   }
-  const peers = new Map(manifests.map((manifest, i) => [manifest.server, servers[i]]));
-  return { deployment, peers, signer, digest: unhex(first.digest), options };
+  if (!signed) throw new Trouble("impostor", "not the issuer's signature");
+  const terms = JSON.parse(issued.terms), { servers: count } = terms.parameters;
+  const fine = terms.issuer === issuer && areDifferent(terms.keys, count, (each) => isHex(each, 32)) && issued.addresses.length === count;
+  if (!fine) throw new Trouble("terms", "issuer, keys or addresses");
+  for (const [i, { server, instance, software, signature }] of manifests.entries()) {
+    if (server < 1 || server > count) throw new Trouble("disagree", "a number too high", servers[i]);
+    const own = await isSigned(terms.keys[server - 1], unhex(signature), "manifest", String(server), key, instance, software, issued.signature, ...all);
+    if (!own || addressOf(issued.addresses[server - 1]) !== servers[i]) throw new Trouble("impostor", "not its key, or not its address", servers[i]);
+  }
+  if (!operators.every((each) => numbers.some((n) => terms.keys[n - 1] === each))) throw new Trouble("impostor", "not the operator's key");
+  return { digest, terms };
 }
 
-function admitted(session, text) {
-  const { deployment, peers, digest } = session;
-  const { terms } = deployment;
+// Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent.
+// `issuer` is whose terms are taken, `operators` are keys of servers that must be among those asked.
+export async function connect(urls, { issuer, operators = [] }, options) {
+  if (!isHex(issuer, 32)) throw new Trouble("no_issuer");
+  const servers = urls.map(addressOf);
+  if (new Set(servers).size < Math.max(2, servers.length)) throw new Trouble("addresses");
+  const manifests = await everyone(servers.map(async (server) => readManifest(await request(server, "/v1/manifest", null, MANIFEST, options), server)));
+  const began = performance.now();
+  try {
+    const { digest, terms } = await agreed(servers, manifests, { issuer, operators });
+    const peers = new Map(manifests.map((manifest, i) => [manifest.server, servers[i]]));
+    const session = { deployment: new Deployment(terms), peers, digest, key: unhex(manifests[0].key), operators, options, began };
+    return { ...session, step: stepOf(session) };
+  } catch (error) {
+    throw error instanceof Trouble ? error : new Trouble("terms", String(error));
+  }
+}
+
+async function admitted(session, text) {
+  const { deployment, peers, operators } = session;
+  const { terms } = deployment, { service, issuer, keys } = terms;
   let ticket;
   if (terms.tickets === "open") {
     const servers = [...peers.keys()].sort((a, b) => a - b).slice(0, deployment.needed());
-    ticket = makeTicket(digest, servers, Math.floor(Date.now() / 1000) + Math.floor(terms.window / 2), terms.parameters.k);
+    const expires = Math.floor(Date.now() / 1000) + Math.floor(terms.window / 2);
+    ticket = makeTicket({ expires, service, servers, reveal: deployment.reveals, k: terms.parameters.k });
   } else {
     try {
       ticket = decodeTicket(text);
     } catch {
       throw new Trouble(text.trim() ? "ticket_forged" : "ticket_missing");
     }
+    if (!(await isSigned(issuer, ticket.signature, "ticket", ticket.signed))) throw new Trouble("ticket_forged");
   }
-  if (!same(ticket.digest, digest)) throw new Trouble("ticket_for_another_database");
+  if (ticket.service !== service) throw new Trouble("ticket_for_another_service");
   if (ticket.expires * 1000 <= Date.now()) throw new Trouble("ticket_expired");
-  if (ticket.servers.length !== deployment.needed(ticket.liars) || ticket.liars > terms.robust || ticket.k > terms.parameters.k)
-    throw new Trouble("ticket_not_offered");
-  if (!ticket.servers.every((n) => peers.has(n))) throw new Trouble("ticket_for_other_servers");
+  if (ticket.reveal !== deployment.reveals || ticket.servers.length !== deployment.needed(ticket.liars)
+    || ticket.liars > terms.robust || ticket.k > terms.parameters.k) throw new Trouble("ticket_not_offered");
+  // A server whose key we were given vouches for nobody but itself: it must get a share.
+  const vouched = operators.every((each) => ticket.servers.some((n) => keys[n - 1] === each));
+  if (!vouched || !ticket.servers.every((n) => peers.has(n))) throw new Trouble("ticket_for_other_servers");
   return ticket;
 }
+
+// --- a question ------------------------------------------------------------------------------------------------------
 
 // Sealed: behind the tables stands what the applicant would add to the cost, which is nothing.
 export const secretOf = (deployment, own, wishes) => [...costTables(deployment.tariff, own, wishes).flat(), ...(deployment.sealed ? [0n] : [])];
@@ -150,31 +195,94 @@ export function recover(deployment, servers, liars, answers) {
   return { kept, revealed: valueAt(basis.map((n) => answers[n]), basis.map((n) => alphas[n]), 0n, deployment.q) };
 }
 
-export function nearest(costs) {
-  let best = 0;
-  for (let i = 1; i < costs.length; i++) if (costs[i] < costs[best]) best = i;
-  return best;
+// The positions of the k least costs. k passes over all, and no sort: how long it takes must not tell how the costs lie.
+export function nearest(costs, k) {
+  const taken = new Uint8Array(costs.length);
+  return Array.from({ length: Math.min(k, costs.length) }, () => {
+    let best = -1;
+    for (let i = 0; i < costs.length; i++) if (!taken[i] && (best < 0 || costs[i] < costs[best])) best = i;
+    taken[best] = 1;
+    return best;
+  });
 }
 
-const isSigned = ({ signer, deployment: { terms } }, record, signature) =>
-  crypto.subtle.verify("Ed25519", signer, signature, frame("counterveil/1", "record", unhex(terms.database), record));
+// A message with a secret of its own, and how long the body of its answer must be.
+function message({ digest, key }, ticket, kind, server, request, among, body, expected) {
+  const secret = crypto.getRandomValues(new Uint8Array(32));
+  const bytes = encodeRequest({ kind, server, terms: digest, key, ticket: ticket.bytes, request, among, secret, body });
+  return { kind, server, request, among, body, bytes, expected };
+}
+
+// The messages that ask, one for each server of the ticket.
+function compiled(session, ticket, own, wishes) {
+  const { deployment } = session, { q, rows, length, inside, sealed, recordBytes } = deployment, bits = bitsOf(q);
+  const sizes = sealed ? answerBytes(rows, bits, inside ? recordBytes : 0) : ticket.servers.map(() => packedBytes(bits, length));
+  const queries = shares(deployment, ticket.servers, secretOf(deployment, own, wishes));
+  return ticket.servers.map((server, i) => message(session, ticket, "query", server, 0, ticket.servers, packVector(queries[i], q), sizes[i]));
+}
+
+// So many of these servers, every set as likely.
+function some(servers, size) {
+  const left = [...servers];
+  while (left.length > size) left.splice(Number(uniform(BigInt(left.length), 1)[0]), 1);
+  return left.sort((a, b) => a - b);
+}
+
+// The messages that fetch the records, each record from a random set of honest servers. A server that is left out gets a
+// query too, of noise, and a random set that it is in: by chance, or because it lied, looks the same to it.
+function recordSteps(session, ticket, found) {
+  const { collusion, positions, recordBytes } = session.deployment;
+  const size = ticket.servers.length - ticket.liars, honestOnes = found.kept.map((place) => ticket.servers[place]);
+  const spir = makeSpir(size, collusion, recordBytes, ticket.liars > 0);
+  const atRandom = uniform(BigInt(positions), ticket.k).map(Number);
+  return (found.plausible ? found.positions : atRandom).map((position, i) => {
+    const among = some(honestOnes, size), queries = spir.query(positions, position);
+    const messages = ticket.servers.map((server) => {
+      const place = among.indexOf(server);
+      const asked = place >= 0 ? among : some([...some(ticket.servers.filter((n) => n !== server), size - 1), server], size);
+      const body = place >= 0 ? queries[place] : spir.query(positions, 0)[0];
+      return message(session, ticket, "record-query", server, i + 1, asked, body, spir.part);
+    });
+    return { messages, package: (parts) => spir.recover(among.map((n) => parts[ticket.servers.indexOf(n)])) };
+  });
+}
+
+// The step of time that hides what is computed: twice the longest of three tries with made-up numbers, or more.
+function stepOf(session) {
+  const { deployment } = session, { terms, q, length, positions, sealed } = deployment;
+  const servers = Array.from({ length: deployment.needed(terms.robust) }, (_, i) => i + 1);
+  const ticket = { servers, liars: terms.robust, k: terms.parameters.k, bytes: new Uint8Array(256) };
+  const own = new Map(deployment.schema.costed.map((feature) => [feature, feature.largest >> 1]));
+  const timed = (work) => {
+    const began = performance.now();
+    work();
+    return performance.now() - began;
+  };
+  const tries = Array.from({ length: REHEARSALS }, () => {
+    const answer = sealed ? null : packVector(uniform(q, length), q); // the same from all: it fits together
+    return Math.max(timed(() => compiled(session, ticket, own, new Map())), timed(() => {
+      const found = sealed ? { kept: [0, 1], positions: [positions - 1], plausible: true } : understood(session, ticket, servers.map(() => answer));
+      recordSteps(session, ticket, found);
+    }));
+  });
+  return Math.max(STEP * (1 + Math.floor(deployment.rows / 20000)), 2 * Math.max(...tries));
+}
 
 // Where the answers say the nearest rows stand: evaluated as they come in, or put together when all are there.
-async function evaluated(deployment, ticket, queries, send, progress) {
-  const record = deployment.inside ? deployment.recordBytes : 0, bits = bitsOf(deployment.q);
-  const sizes = answerBytes(deployment.rows, bits, record), total = sizes[0] + sizes[1];
-  const pipes = ticket.servers.map((server, i) =>
-    new Pipe(headOf({ kind: "answer", server, ticket: ticket.id, request: 0, among: ticket.servers }, sizes[i]), sizes[i]));
+async function evaluated({ deployment }, ticket, asked, send, progress) {
+  const total = asked[0].expected + asked[1].expected;
+  const pipes = asked.map(({ server, among, expected }) =>
+    new Pipe(headOf({ kind: "answer", server, ticket: ticket.id, request: 0, among }, expected), expected));
   const taken = async (place, count) => {
     const bytes = await pipes[place].take(count);
     progress(pipes[0].passed + pipes[1].passed, total);
     return bytes;
   };
-  const evaluation = evaluate(taken, deployment.rows, bits, record);
+  const evaluation = evaluate(taken, deployment.rows, bitsOf(deployment.q), deployment.inside ? deployment.recordBytes : 0);
   evaluation.catch(() => pipes.forEach((each) => each.drain())); // nobody takes any more: read on all the same
   await everyone(pipes.map(async (pipe, i) => {
     try {
-      await send(i, pipe);
+      await send(asked[i], pipe);
       if (pipe.passed !== pipe.length || pipe.seen !== pipe.head.length + pipe.length) throw new Trouble("malformed_answer");
     } catch (error) {
       pipes.forEach((each) => each.drain());
@@ -182,111 +290,87 @@ async function evaluated(deployment, ticket, queries, send, progress) {
     }
   }));
   const began = performance.now();
-  const { position, opened } = await evaluation;
-  return { kept: [0, 1], positions: [position], plausible: true, costs: null, opened, began };
+  const { position, opened: inside } = await evaluation;
+  return { kept: [0, 1], positions: [position], plausible: true, costs: null, inside, began };
 }
 
-async function opened(deployment, ticket, queries, send) {
-  const { q, length } = deployment;
-  const bodies = await everyone(queries.map((_, i) => send(i, null)));
+async function opened(session, ticket, asked, send) {
+  const bodies = await everyone(asked.map((each) => send(each)));
   const began = performance.now();
-  const answers = bodies.map(({ body, server }) => {
+  return { ...understood(session, ticket, bodies), began };
+}
+
+function understood({ deployment, peers }, ticket, bodies) {
+  const answers = bodies.map((body, i) => {
     try {
-      return unpackVector(body, q, length);
+      return unpackVector(body, deployment.q, deployment.length);
     } catch {
-      throw new Trouble("malformed_answer", "", server);
+      throw new Trouble("malformed_answer", "", peers.get(ticket.servers[i]));
     }
   });
   const { kept, revealed } = recover(deployment, ticket.servers, ticket.liars, answers);
   const costs = deployment.relative(revealed);
   const lowest = costs.reduce((a, b) => (b < a ? b : a), 0n), highest = costs.reduce((a, b) => (b > a ? b : a), 0n);
-  const plausible = highest - lowest <= deployment.top;
-  const order = costs.map((_, i) => i);
-  if (ticket.k > 1) order.sort((a, b) => (costs[a] < costs[b] ? -1 : costs[a] > costs[b] ? 1 : a - b));
-  else order[0] = nearest(costs);
-  return { kept, positions: order.slice(0, ticket.k), plausible, costs, opened: null, began };
+  return { kept, positions: nearest(costs, ticket.k), plausible: highest - lowest <= deployment.top, costs };
+}
+
+// Send a message, and return the body of its answer, or let that go into a pipe. `watch` sees when it left and what came.
+async function post({ peers, options }, ticket, sent, watch, pipe) {
+  const { kind, server, request: number, among, bytes, expected } = sent, address = peers.get(server);
+  const coming = request(address, kind === "query" ? "/v1/answer" : "/v1/record", bytes, expected + ENVELOPE, options, pipe);
+  watch(sent, null, 0);
+  const said = await coming;
+  watch(sent, pipe?.first, pipe?.seen ?? said.length);
+  if (pipe) return null;
+  let answer;
+  try {
+    answer = decodeReply(said, kind === "query" ? "answer" : "record-answer");
+  } catch {
+    throw new Trouble("malformed_answer", "", address);
+  }
+  const right = answer.server === server && same(answer.ticket, ticket.id) && answer.request === number
+    && same(answer.among, among) && answer.body.length === expected;
+  if (!right) throw new Trouble("malformed_answer", "", address);
+  watch(sent, answer.body, said.length);
+  return answer.body;
 }
 
 // Ask. `own` maps features to levels, `wishes` to preferences; `watch` sees every message, `progress` bytes that came of how many.
 // Only the first record is explained. With the `attempt` of a question that broke off, the very same bytes are sent again.
 export async function ask(session, ticketText, own, wishes, watch = () => {}, attempt = {}, progress = () => {}) {
-  const { deployment, peers, options } = session;
-  const { terms, schema, q, rows, recordBytes } = deployment;
-  const secret = secretOf(deployment, own, wishes);
-  const ticket = (attempt.ticket ??= admitted(session, ticketText));
-  attempt.bytes ??= new Map();
-  const post = async (server, path, kind, request_, among, body, expected, pipe = null) => {
-    const which = `${server}/${request_}`;
-    const bytes = attempt.bytes.get(which) ?? encodeMessage({ kind, server, ticket: ticket.bytes, request: request_, among, body });
-    attempt.bytes.set(which, bytes);
-    watch(which, server, peers.get(server), bytes, null);
-    const said = await request(peers.get(server), path, bytes, expected + ENVELOPE, options, pipe);
-    if (pipe) {
-      watch(which, server, peers.get(server), bytes, concat(pipe.head, pipe.first), pipe.seen);
-      return null;
-    }
-    watch(which, server, peers.get(server), bytes, said, said.length);
-    let answer;
-    try {
-      answer = decodeMessage(said, kind === "query" ? "answer" : "record-answer");
-    } catch {
-      throw new Trouble("malformed_answer", "", peers.get(server));
-    }
-    const right = answer.server === server && same(answer.ticket, ticket.id) && answer.request === request_
-      && same(answer.among, among) && answer.body.length === expected;
-    if (!right) throw new Trouble("malformed_answer", "", peers.get(server));
-    return answer.body;
-  };
+  const { deployment, step } = session;
+  const ticket = (attempt.ticket ??= await admitted(session, ticketText));
+  const asked = (attempt.asked ??= compiled(session, ticket, own, wishes));
+  const send = (each, pipe = null) => post(session, ticket, each, watch, pipe);
+  await settle(session.began, step); // or the time since the manifests tells how long that took
+  const found = await (deployment.sealed ? evaluated : opened)(session, ticket, asked, send, progress);
+  const steps = deployment.inside ? [] : (attempt.steps ??= recordSteps(session, ticket, found));
+  await settle(found.began, step);
+  const parts = [];
+  for (const { messages } of steps) parts.push(await everyone(messages.map((each) => send(each))));
+  // That was the last message: from here on nothing that happens can be seen by a server.
+  return explained(deployment, ticket, own, wishes, found, await unpackage(found.inside ?? steps[0].package(parts[0])));
+}
 
-  const queries = shares(deployment, ticket.servers, secret);
-  const size = packedBytes(bitsOf(q), deployment.length);
-  const send = async (i, pipe) => {
-    const server = ticket.servers[i];
-    const body = await post(server, "/v1/answer", "query", 0, ticket.servers, packVector(queries[i], q), pipe?.length ?? size, pipe);
-    return { body, server: peers.get(server) };
-  };
-  const found = await (deployment.sealed ? evaluated : opened)(deployment, ticket, queries, send, progress);
-  const { kept, plausible, costs } = found;
-  const positions = plausible ? found.positions : uniform(BigInt(deployment.positions), ticket.k).map(Number);
-  await settle(found.began, rows);
-
-  const honestOnes = kept.map((place) => ticket.servers[place]);
-  const among = honestOnes.slice(0, ticket.servers.length - ticket.liars);
-  const spir = makeSpir(among.length, deployment.collusion, recordBytes, ticket.liars > 0);
-  const records = found.opened ? [found.opened] : [];
-  for (const [i, position] of deployment.inside ? [] : positions.entries()) {
-    const wanted = spir.query(deployment.positions, position);
-    const parts = await everyone(ticket.servers.map((n) => {
-      const place = among.indexOf(n);
-      if (place >= 0) return post(n, "/v1/record", "record-query", i + 1, among, wanted[place], spir.part);
-      const others = [...among.slice(1), n].sort((a, b) => a - b); // left out: noise, so that all get as many requests
-      return post(n, "/v1/record", "record-query", i + 1, others, spir.query(deployment.positions, 0)[0], spir.part);
-    }));
-    records.push(await spir.recover(among.map((n) => parts[ticket.servers.indexOf(n)])));
-  }
-
-  const began = performance.now();
+// What a record tells, if it is signed for this database and costs what the answers promised.
+async function explained(deployment, ticket, own, wishes, found, whole) {
+  const { terms, schema } = deployment, bytes = whole.slice(0, -64);
+  const signed = await isSigned(terms.issuer, whole.slice(-64), "record", unhex(terms.database), bytes);
+  if (!found.plausible || !signed) throw new Trouble("tampered");
+  let record;
   try {
-    if (!plausible) throw new Trouble("tampered");
-    const [whole] = records;
-    if (!(await isSigned(session, whole.slice(0, -64), whole.slice(-64)))) throw new Trouble("tampered");
-    let record;
-    try {
-      record = schema.readRecord(whole.slice(0, -64), terms.record);
-    } catch {
-      throw new Trouble("tampered");
-    }
-    const tables = costTables(deployment.tariff, own, wishes);
-    const each = schema.costed.map((f, j) => tables[j][record.codes.get(f)]);
-    if (costs && !deployment.differences) {
-      const over = costs[positions[0]] - each.reduce((a, b) => a + b, 0n);
-      if (over < 0n || over >= BigInt(deployment.mask)) throw new Trouble("tampered");
-    }
-    const liars = ticket.servers.filter((n) => !honestOnes.includes(n));
-    return { ...explain(deployment, own, wishes, record, each), liars };
-  } finally {
-    await settle(began, rows); // or a server could tell from what comes next whether the check passed
+    record = schema.readRecord(bytes, terms.record);
+  } catch {
+    throw new Trouble("tampered");
   }
+  const tables = costTables(deployment.tariff, own, wishes);
+  const each = schema.costed.map((f, j) => tables[j][record.codes.get(f)]);
+  if (found.costs && !deployment.differences) {
+    const over = found.costs[found.positions[0]] - each.reduce((a, b) => a + b, 0n);
+    if (over < 0n || over >= BigInt(deployment.mask)) throw new Trouble("tampered");
+  }
+  const liars = ticket.servers.filter((_, place) => !found.kept.includes(place));
+  return { ...explain(deployment, own, wishes, record, each), liars };
 }
 
 function explain(deployment, own, wishes, record, each) {

@@ -3,7 +3,7 @@
 
 const LABEL = 16, AND = 32; // bytes
 const CHUNK_BITS = 12, CHUNK = 1 << CHUNK_BITS; // rows
-const SKIP = 65536; // bytes of other rows' records at a time
+const STRIDE = 65536; // bytes of records at a time
 const KEYS = 2 ** 40, PADS = 2 ** 41; // steps that no gate has
 
 const key = crypto.subtle?.importKey("raw", new TextEncoder().encode("counterveil seal"), "AES-CBC", false, ["encrypt", "decrypt"]);
@@ -171,12 +171,12 @@ export async function evaluate(take, count, bits, record) {
   let position = 0;
   place.forEach((label, i) => (position += ((label[0] ^ (decode[i >> 3] >> (i & 7)) ^ (opener[0] >>> i)) & 1) * 2 ** i));
   if (!record) return { position, opened: null };
-  const skip = async (bytes) => {
-    for (; bytes > 0; bytes -= SKIP) await take(0, Math.min(bytes, SKIP));
-  };
-  await skip(position * record);
-  const locked = await take(0, record);
-  await skip((2 ** top - 1 - position) * record);
+  const locked = new Uint8Array(record), first = position * record;
+  for (let at = 0; at < 2 ** top * record; at += STRIDE) { // the same strides wherever the record stands: a server sees us read
+    const part = await take(0, Math.min(STRIDE, 2 ** top * record - at));
+    const from = Math.min(Math.max(first - at, 0), part.length), to = Math.min(Math.max(first + record - at, 0), part.length);
+    locked.set(part.subarray(from, to), from < to ? at + from - first : 0);
+  }
   return { position, opened: await unlock(opener, place, position, locked) }; // last: a pause in reading would tell where it was
 }
 

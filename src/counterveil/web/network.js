@@ -2,6 +2,7 @@
 
 import { concat, concatAll, same } from "./wire.js";
 
+const REASON = /^(ticket_[a-z_]+|other_terms|other_key|too_often)$/; // why a server may refuse
 const AHEAD = 1 << 20; // bytes of one answer that wait at most for the other
 
 // What went wrong: `code` is for the page's words, `server` is the address at fault, if one is.
@@ -114,7 +115,7 @@ export async function request(server, path, body, most, { timeout = 60000, patie
         try {
           code = JSON.parse(new TextDecoder().decode(said)).code;
         } catch { /* a refusal without a reason */ }
-        throw new Trouble(/^ticket_[a-z_]+$/.test(code) ? code : "refused", `HTTP ${response.status}`, server);
+        throw new Trouble(REASON.test(code) ? code : "refused", `HTTP ${response.status}`, server);
       }
     } catch (error) {
       stop.abort();

@@ -1,9 +1,9 @@
 // The applicant's page: a form drawn from the schema, an answer, and what left this computer. No data is kept anywhere.
 
-import { ask, connect, secretOf, shares } from "./client.js";
+import { addressOf, ask, connect, secretOf, shares } from "./client.js";
 import { Trouble } from "./network.js";
 import { WORDS } from "./strings.js";
-import { hex, packVector } from "./wire.js";
+import { fingerprint, hex, packVector } from "./wire.js";
 
 const $ = (id) => document.getElementById(id);
 const SLOW = 5000; // milliseconds before the page says that it waits
@@ -24,13 +24,14 @@ let controls = new Map(); // feature -> { value(), wish() }
 // What stands behind # is read once and then taken out of the address: a ticket is a bearer's.
 const fragment = new URLSearchParams(location.hash.slice(1));
 if (location.hash) history.replaceState(null, "", location.pathname + location.search);
-const config = JSON.parse($("config").textContent);
-const home = config.servers.length ? config.servers : location.protocol.startsWith("http") ? [location.origin] : [];
+const config = JSON.parse($("config").textContent); // servers, issuer, operators; fixed: no other address may be asked
 let person = {};
 try {
   person = Object(JSON.parse(fragment.get("person") ?? "{}"));
 } catch { /* not ours */ }
-let servers = fragment.getAll("server").length ? fragment.getAll("server") : home;
+const linked = fragment.getAll("server");
+let servers = linked.length && !config.fixed ? linked : config.servers ?? [];
+let spent = 0; // tickets
 
 function say(...nodes) {
   $("status").replaceChildren(...nodes);
@@ -49,10 +50,10 @@ function addresses(way) {
 
 function trouble(error, again) {
   const known = error instanceof Trouble && Object.hasOwn(WORDS.trouble, error.code) ? error.code : "refused";
-  const [heading, text] = known === "other" ? [WORDS.other, WORDS.otherText] : WORDS.trouble[known];
+  const [heading, text] = WORDS.trouble[known];
   const detail = known === "input" ? error.detail : error.server ? `${text} (${error.server})` : text;
   const way = make("div", { className: "way" });
-  if (["addresses", "other", "unreachable", "disagree", "ticket_for_other_servers"].includes(known)) addresses(way);
+  if (!config.fixed && ["addresses", "plain", "unreachable", "disagree", "impostor", "ticket_for_other_servers"].includes(known)) addresses(way);
   if (again) way.append(make("button", { type: "button", onclick: again }, WORDS.again));
   const card = make("div", { className: "card trouble" }, make("h2", {}, heading), make("p", {}, detail), way);
   card.dataset.code = known;
@@ -64,23 +65,24 @@ async function start(chosen) {
   $("form").hidden = $("answer").hidden = $("left").hidden = true;
   const slow = wait(WORDS.loading);
   try {
-    session = await connect(servers);
+    session = await connect(servers, config);
     clearTimeout(slow);
     say();
-    draw();
+    await draw();
   } catch (error) {
     clearTimeout(slow);
     trouble(error, () => start(servers));
   }
 }
 
-function draw() {
+async function draw() {
   const { schema, terms } = session.deployment;
   controls = new Map();
   $("features").replaceChildren(...schema.costed.map((feature, i) => card(feature, i, Object.hasOwn(person, feature.name) ? person[feature.name] : undefined)));
   $("ticket-row").hidden = terms.tickets === "open";
-  if (!$("ticket").value) $("ticket").value = fragment.get("ticket") ?? "";
   $("asks").textContent = WORDS.asked([...session.peers.values()].join(", "));
+  const keys = [...session.peers].map(async ([n, url]) => make("li", {}, `${WORDS.server(n, url)}: `, make("code", {}, await fingerprint(terms.keys[n - 1]))));
+  $("keys").replaceChildren(make("p", {}, WORDS.keys), make("ul", {}, ...await Promise.all(keys)));
   $("form").hidden = false;
 }
 
@@ -159,13 +161,28 @@ function wishControl(feature, id) {
   return [details, wish];
 }
 
+const tickets = () => $("ticket").value.split(/\s+/).filter(Boolean);
+
+function countTickets() {
+  $("tickets").textContent = WORDS.tickets(tickets().length);
+}
+
+// The bytes have left: this ticket answers no other question.
+function spend(ticket) {
+  spent += 1;
+  $("ticket").value = tickets().filter((each) => each !== ticket).join("\n");
+  countTickets();
+}
+
 function submit(event) {
   event.preventDefault();
   try {
     const before = new Map([...controls].map(([feature, control]) => [feature, control.value()]));
     const own = new Map([...before].map(([feature, value]) => [feature, feature.code(value)]));
     const wishes = new Map([...controls].map(([feature, control]) => [feature, control.wish()]));
-    question({ before, own, wishes, ticket: $("ticket").value, attempt: {}, messages: new Map() });
+    const [ticket = ""] = tickets();
+    if (!ticket && spent && session.deployment.terms.tickets !== "open") throw new Trouble("ticket_none_left");
+    question({ before, own, wishes, ticket, attempt: {}, messages: new Map() });
   } catch (error) {
     trouble(error instanceof Trouble ? error : new Trouble("input", error.message));
   }
@@ -177,7 +194,12 @@ async function question(asked) {
   $("answer").hidden = $("left").hidden = true;
   $("ask").disabled = true;
   let slow = wait(WORDS.asking);
-  const watch = (which, server, url, up, down, length = 0) => messages.set(which, { server, url, up, down, length });
+  // Of one server the bytes are kept, to be shown; of the others only how many they were. Two together are the question.
+  const watch = ({ server, request, bytes, body }, down, length) => {
+    if (!messages.size && ticket) spend(ticket);
+    const shown = server === attempt.ticket.servers[0] ? { body, down } : {};
+    messages.set(`${server}/${request}`, { server, up: bytes.length, length, ...shown });
+  };
   const bar = make("progress", { max: 1, "aria-label": WORDS.receiving });
   const progress = (came, total) => {
     clearTimeout(slow);
@@ -240,28 +262,29 @@ function picture(bytes, label) {
   return canvas;
 }
 
+// The bytes of the first server alone, beside a fresh share of the same question for that server: never those of two.
 function leftThisComputer(messages, own, wishes) {
-  const { deployment } = session;
-  const asked = [...new Set(messages.map((m) => m.server))].sort((a, b) => a - b);
-  const again = shares(deployment, asked, secretOf(deployment, own, wishes));
-  const box = make("div", { className: "card" }, make("h2", {}, WORDS.left), make("p", {}, WORDS.leftLead));
-  asked.forEach((server, i) => {
+  const { deployment, peers } = session;
+  const asked = [...new Set(messages.map((m) => m.server))].sort((a, b) => a - b), [first] = asked;
+  const payload = packVector(shares(deployment, asked, secretOf(deployment, own, wishes))[0], deployment.q);
+  const box = make("div", { className: "card" }, make("h2", {}, WORDS.left), make("p", {}, WORDS.leftLead(first)), make("p", {}, WORDS.leftWhy));
+  const pair = make("div", { className: "noise" });
+  const mine = messages.filter((m) => m.server === first);
+  for (const [title, bytes] of [[WORDS.seen(first), mine[0].body], [WORDS.otherwise(first), payload]]) {
+    pair.append(make("div", {}, make("p", { className: "soft" }, title), picture(bytes, title), make("code", {}, `${hex(bytes.slice(0, 72))}…`)));
+  }
+  for (const server of asked) {
     const all = messages.filter((m) => m.server === server);
-    const [up, down] = [(m) => m.up.length, (m) => m.length].map((of) => all.reduce((n, m) => n + of(m), 0).toLocaleString("en"));
-    const payload = packVector(again[i], deployment.q);
-    const pair = make("div", { className: "noise" });
-    for (const [title, bytes] of [[WORDS.seen, all[0].up.slice(-payload.length)], [WORDS.otherwise, payload]]) {
-      pair.append(make("div", {}, make("p", { className: "soft" }, title), picture(bytes, title), make("code", {}, `${hex(bytes.slice(0, 72))}…`)));
-    }
-    box.append(make("h3", {}, WORDS.sent(server, all[0].url, up, down)), pair);
-    all.forEach((m, n) => {
-      const details = make("details", {}, make("summary", {}, WORDS.message(n + 1, m.up.length, m.length)));
-      const down = m.down && m.length > m.down.length ? WORDS.beginning(m.down.length) : WORDS.down;
-      for (const [title, bytes] of [[WORDS.up, m.up], [down, m.down ?? []]])
+    const [up, down] = ["up", "length"].map((of) => all.reduce((n, m) => n + m[of], 0).toLocaleString("en"));
+    box.append(make("h3", {}, WORDS.sent(WORDS.server(server, peers.get(server)), up, down)));
+    if (server !== first) continue;
+    box.append(pair, ...mine.map((m, n) => {
+      const details = make("details", {}, make("summary", {}, WORDS.message(n + 1, m.up, m.length)));
+      for (const [title, bytes] of [[WORDS.up, m.body], [WORDS.down(m.down?.length ?? 0), m.down ?? []]])
         details.append(make("p", { className: "soft" }, title), make("code", {}, hex(bytes)));
-      box.append(details);
-    });
-  });
+      return details;
+    }));
+  }
   $("left").replaceChildren(box);
   $("left").hidden = false;
 }
@@ -274,6 +297,18 @@ $("ticket-label").textContent = WORDS.ticket;
 $("ask").textContent = WORDS.ask;
 if (!location.protocol.startsWith("http")) $("trust").parentElement.hidden = true;
 $("form").addEventListener("submit", submit);
-const foreign = config.servers.length && servers.some((server) => !config.servers.includes(server));
-if (foreign) trouble(new Trouble("other"));
+$("ticket").value = fragment.getAll("ticket").join("\n").trim();
+$("ticket").addEventListener("input", countTickets);
+countTickets();
+
+// Whether a link names an address that is not the page's own.
+function isForeign(address) {
+  try {
+    return !config.servers.map(addressOf).includes(addressOf(address));
+  } catch {
+    return true;
+  }
+}
+
+if (config.fixed && linked.some(isForeign)) trouble(new Trouble("other"));
 else start(servers);

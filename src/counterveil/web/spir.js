@@ -1,6 +1,7 @@
 // Fetch one record and nothing else. `Subsets` where servers do not collude, `Polynomials` where some may, or are chosen.
+// What is fetched is a package, of which a part, or a mixture of several, tells nothing.
 
-import { concat } from "./wire.js";
+import { concat, sha256 } from "./wire.js";
 
 const bytesOf = (count) => {
   const out = new Uint8Array(count);
@@ -12,10 +13,8 @@ const xor = (a, b) => a.map((byte, i) => byte ^ b[i]);
 
 class Subsets {
   constructor(servers, length) {
-    this.parts = servers - 1;
-    this.servers = servers;
-    this.length = length;
-    this.part = this.parts === 1 ? length : Math.max(16, Math.ceil((length + 32) / this.parts));
+    const parts = servers - 1;
+    Object.assign(this, { servers, parts, length, part: Math.ceil(length / parts) });
   }
 
   query(count, position, random = bytesOf) {
@@ -32,15 +31,17 @@ class Subsets {
     });
   }
 
-  async recover(answers) {
-    const whole = concat(...answers.slice(0, -1).map((answer) => xor(answer, answers.at(-1))));
-    return this.parts === 1 ? whole : (await unpackage(whole)).slice(0, this.length);
+  // Part j of almost equal parts is answer j xor the last.
+  recover(answers) {
+    const cut = (j) => Math.floor((j * this.length) / this.parts);
+    return concat(...answers.slice(0, -1).map((answer, j) => xor(answer, answers.at(-1)).slice(0, cut(j + 1) - cut(j))));
   }
 }
 
-async function unpackage(whole) {
+// The record of a whole package; of anything else, noise.
+export async function unpackage(whole) {
   const body = whole.slice(0, -32);
-  const key = xor(whole.slice(-32), new Uint8Array(await crypto.subtle.digest("SHA-256", body)));
+  const key = xor(whole.slice(-32), await sha256(body));
   const imported = await crypto.subtle.importKey("raw", key, "AES-CTR", false, ["decrypt"]);
   const opened = await crypto.subtle.decrypt({ name: "AES-CTR", counter: new Uint8Array(16), length: 128 }, imported, body);
   return new Uint8Array(opened);
@@ -75,7 +76,7 @@ class Polynomials {
     });
   }
 
-  async recover(answers) {
+  recover(answers) {
     const weights = answers.map((_, n) => {
       let weight = 1;
       for (let m = 0; m < this.servers; m++) if (m !== n) weight = times(weight, over(m + 1, (m + 1) ^ (n + 1)));
@@ -85,5 +86,8 @@ class Polynomials {
   }
 }
 
+const LEAST_PART = 16; // bytes: a missing part of a package must be beyond guessing
+
 export const makeSpir = (servers, collusion, length, chosen) =>
-  collusion === 1 && !chosen ? new Subsets(servers, length) : new Polynomials(servers, collusion, length);
+  collusion > 1 || chosen || servers - 1 > Math.max(1, Math.floor(length / LEAST_PART))
+    ? new Polynomials(servers, collusion, length) : new Subsets(servers, length);

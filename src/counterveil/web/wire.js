@@ -32,6 +32,19 @@ export function frame(...parts) {
   }));
 }
 
+export const sha256 = async (bytes) => new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+
+export const digestOf = (text) => sha256(utf8.encode(text));
+
+// Whether the holder of a public key signed these parts for this purpose.
+export async function isSigned(publicKey, signature, purpose, ...parts) {
+  const holder = await crypto.subtle.importKey("raw", unhex(publicKey), "Ed25519", false, ["verify"]);
+  return crypto.subtle.verify("Ed25519", holder, signature, frame("counterveil/2", purpose, ...parts));
+}
+
+// To be read out over the telephone.
+export const fingerprint = async (publicKey) => hex((await sha256(unhex(publicKey))).slice(0, 16)).match(/.{4}/g).join(" ");
+
 // --- MessagePack: whole numbers, texts, byte strings and arrays, each in its shortest form -------------------------
 
 function sized(value, sizes) {
@@ -134,8 +147,8 @@ export function unpackVector(bytes, q, count) {
 
 // --- messages and tickets --------------------------------------------------------------------------------------------
 
-const KINDS = ["query", "answer", "record-query", "record-answer"];
 const isNumber = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
+const isBytes = (value, length) => value instanceof Uint8Array && value.length === length;
 
 function checkServers(servers) {
   const fine = Array.isArray(servers) && servers.length >= 1 && servers.length <= 64
@@ -143,22 +156,24 @@ function checkServers(servers) {
   if (!fine) throw new Malformed("servers");
 }
 
-export function encodeMessage({ kind, server, ticket, request, among, body }) {
-  return pack([1, kind, server, ticket, request, among, body]);
-}
+// `secret` is drawn for this request and this server: nobody else can find out whether these bytes were sent.
+export const encodeRequest = ({ kind, server, terms, key, ticket, request, among, secret, body }) =>
+  pack([2, kind, server, terms, key, ticket, request, among, secret, body]);
 
-// What stands before a body of so many bytes: a message can be read part by part.
-export function headOf(message, length) {
-  const bare = encodeMessage({ ...message, body: new Uint8Array() });
+export const encodeReply = ({ kind, server, ticket, request, among, body }) => pack([2, kind, server, ticket, request, among, body]);
+
+// What stands before a body of so many bytes: a reply can be read part by part.
+export function headOf(reply, length) {
+  const bare = encodeReply({ ...reply, body: new Uint8Array() });
   return concat(bare.slice(0, -2), sized(length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4]]));
 }
 
-export function decodeMessage(bytes, expected) {
+export function decodeReply(bytes, expected) {
   const fields = unpack(bytes);
   if (!Array.isArray(fields) || fields.length !== 7) throw new Malformed("not seven fields");
   const [version, kind, server, ticket, request, among, body] = fields;
-  const fine = version === 1 && KINDS.includes(kind) && isNumber(server, 1, 64) && isNumber(request, 0, 255)
-    && ticket instanceof Uint8Array && ticket.length <= 512 && body instanceof Uint8Array;
+  const fine = version === 2 && ["answer", "record-answer"].includes(kind) && isNumber(server, 1, 64) && isBytes(ticket, 16)
+    && isNumber(request, 0, 255) && body instanceof Uint8Array;
   if (!fine || kind !== expected) throw new Malformed(`not a message of kind ${expected}`);
   checkServers(among);
   return { kind, server, ticket, request, among, body };
@@ -177,17 +192,18 @@ export function decodeTicket(textOfTicket) {
   if (!Array.isArray(outer) || outer.length !== 2 || !outer.every((part) => part instanceof Uint8Array) || outer[1].length > 64)
     throw new Malformed("not a ticket");
   const fields = unpack(outer[0]);
-  if (!Array.isArray(fields) || fields.length !== 7) throw new Malformed("not a ticket");
-  const [version, id, expires, digest, servers, liars, k] = fields;
-  const fine = version === 1 && id instanceof Uint8Array && id.length === 16 && isNumber(expires, 0, 2 ** 53 - 1)
-    && digest instanceof Uint8Array && digest.length === 32 && isNumber(liars, 0, 5) && isNumber(k, 1, 255);
+  if (!Array.isArray(fields) || fields.length !== 8) throw new Malformed("not a ticket");
+  const [version, id, expires, service, servers, reveal, liars, k] = fields;
+  const fine = version === 2 && isBytes(id, 16) && isNumber(expires, 0, 2 ** 53 - 1) && isNumber(liars, 0, 5) && isNumber(k, 1, 255)
+    && typeof service === "string" && /^[A-Za-z0-9._:/-]{1,64}$/.test(service) && typeof reveal === "string" && [...reveal].length <= 100;
   if (!fine) throw new Malformed("not a ticket");
   checkServers(servers);
-  return { id, expires, digest, servers, liars, k, signed: outer[0], signature: outer[1], bytes };
+  return { id, expires, service, servers, reveal, liars, k, signed: outer[0], signature: outer[1], bytes };
 }
 
-export function makeTicket(digest, servers, expires, k, liars = 0) {
-  const id = crypto.getRandomValues(new Uint8Array(16));
-  const signed = pack([1, id, expires, digest, servers, liars, k]);
-  return { id, expires, digest, servers, liars, k, signed, signature: new Uint8Array(), bytes: pack([signed, new Uint8Array()]) };
+// A ticket of one's own, which only open mode takes.
+export function makeTicket({ expires, service, servers, reveal, k, liars = 0 }) {
+  const id = crypto.getRandomValues(new Uint8Array(16)), signature = new Uint8Array();
+  const signed = pack([2, id, expires, service, servers, reveal, liars, k]);
+  return { id, expires, service, servers, reveal, liars, k, signed, signature, bytes: pack([signed, signature]) };
 }
