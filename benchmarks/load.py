@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx2
@@ -26,16 +26,28 @@ from rich.table import Table
 from starlette.concurrency import run_in_threadpool
 
 from counterveil import AsyncClient, Database, Deployment, Field, Numeric, Preferences, Schema, engine
-from counterveil.agreement import deployment_of
 from counterveil.app import make_app
 from counterveil.app import serve as run
 from counterveil.deployment import OPENED
-from counterveil.keys import COMMON, PRIVATE, PUBLIC, Issuer, read_common, read_public, write_keys
+from counterveil.keys import (
+    COMMON,
+    PRIVATE,
+    SERVER_PRIVATE,
+    SERVER_PUBLIC,
+    Issuer,
+    SigningKey,
+    read_common,
+    read_public,
+    write_keys,
+    write_server_keys,
+)
 from counterveil.ledger import Ledger
-from counterveil.randomness import Fresh
-from counterveil.server import Server, make_terms
+from counterveil.randomness import Fresh, key_id, new_key
+from counterveil.server import Server
+from counterveil.terms import deployment_of, make_terms, read_terms, sign_terms, write_terms
 from counterveil.tickets import mint
-from counterveil.wire import Message, decode_manifest, encode, pack, unpack
+from counterveil.wire import Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
+from counterveil.wire import Request as Message
 
 ROWS, FEATURES, LEVELS, CONNECTIONS = 10_000, 20, 20, 64
 
@@ -45,23 +57,39 @@ def make_schema() -> Schema:
     return Schema(features=tuple(Numeric(name=f"x{j}", low=0, high=LEVELS, step=1) for j in range(FEATURES)))
 
 
-def make_database(folder: Path, count: int = ROWS) -> None:
-    """Write keys and a signed bundle of random rows."""
+def make_database(folder: Path, urls: Sequence[str], count: int = ROWS, scheme: str = OPENED) -> None:
+    """Write keys, a signed bundle of random rows, and its terms."""
     rows = np.random.default_rng(1).integers(0, LEVELS + 1, (count, FEATURES))
     data = {f"x{j}": rows[:, j] for j in range(FEATURES)} | {"ok": np.ones(count, dtype=bool)}
     write_keys(folder)
-    Database.build(data, make_schema(), accepted="ok").sign(Issuer.load(folder / PRIVATE)).save(folder / "bundle")
+    database = Database.build(data, make_schema(), accepted="ok").sign(Issuer.load(folder / PRIVATE))
+    database.save(folder / "bundle")
+    publish(folder, database, urls, scheme)
 
 
-def serve(folder: Path, number: int, port: int, scheme_name: str = OPENED) -> None:
+def publish(folder: Path, database: Database, urls: Sequence[str], scheme: str, *, is_open: bool = False) -> None:
+    """Write the servers' own keys, and terms for them."""
+    for n in range(1, len(urls) + 1):
+        write_server_keys(folder / str(n))
+    keys = [read_public(folder / str(n) / SERVER_PUBLIC) for n in range(1, len(urls) + 1)]
+    deployment = Deployment.of(database.schema, scheme=scheme, record=database.record)
+    terms = make_terms(database, deployment, keys=keys, is_open=is_open)
+    write_terms(folder / "terms", sign_terms(terms, urls, Issuer.load(folder / PRIVATE)))
+
+
+def request(manifest: Manifest, kind: RequestKind, at: int, ticket: Ticket, body: bytes) -> bytes:
+    """Return a request to server 1."""
+    digest, key = manifest.issued.digest, bytes.fromhex(manifest.key)
+    return encode(Message(2, kind, 1, digest, key, ticket.encode(), at, (1, 2), new_key(), body))
+
+
+def serve(folder: Path, number: int, port: int) -> None:
     """Run one server, with the plaintext endpoint beside its own routes."""
-    database = Database.open(folder / "bundle")
-    deployment = Deployment.of(database.schema, scheme=scheme_name, record=database.record)
-    terms = make_terms(database, deployment, issuer=read_public(folder / PUBLIC))
-    ledger = Ledger(folder / f"ledger-{number}", number, new=True)
-    server = Server(
-        number, database, deployment, terms, key=read_common(folder / COMMON), ledger=ledger, least=engine.LASTING
-    )
+    database, issued = Database.open(folder / "bundle"), read_terms(folder / "terms")
+    deployment = deployment_of(issued.terms)
+    common, own = read_common(folder / COMMON), SigningKey.load(folder / str(number) / SERVER_PRIVATE)
+    ledger = Ledger(folder / f"ledger-{number}", number, key_id=key_id(common), new=True)
+    server = Server(number, database, issued, key=common, own=own, ledger=ledger, least=engine.LASTING)
     app, scheme, rows = make_app(server), deployment.scheme, deployment.rows(database.codes)
 
     def nearest(body: bytes) -> bytes:
@@ -110,8 +138,8 @@ async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, 
     issuer, results = Issuer.load(folder / PRIVATE), []
     async with AsyncClient(urls, patience=60) as client:
         peers, deployment = await client.connect()
-        digest, expires = bytes.fromhex(peers[0].manifest.digest), int(time.time()) + 3600
-        tickets = [mint(digest, [1, 2], expires=expires, issuer=issuer) for _ in range(count + count // 20 + 1)]
+        terms, expires = peers[0].manifest.terms, int(time.time()) + 3600
+        tickets = [mint(terms, [1, 2], expires=expires, issuer=issuer) for _ in range(count + count // 20 + 1)]
 
         async def private(i: int) -> None:
             await client.ask(people[i % 64], ticket=tickets[i])
@@ -138,14 +166,14 @@ async def answers(folder: Path, url: str, count: int) -> list[tuple[int, float]]
     issuer = Issuer.load(folder / PRIVATE)
     async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
         manifest = decode_manifest((await http.get("/v1/manifest")).content)
-    scheme, digest = deployment_of(manifest.terms).scheme, bytes.fromhex(manifest.digest)
+    scheme = deployment_of(manifest.terms).scheme
     found = []
     for connections in (1, CONNECTIONS):
         bodies = []
         for _ in range(count):
-            ticket = mint(digest, [1, 2], expires=int(time.time()) + 3600, issuer=issuer).encode()
+            ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 3600, issuer=issuer)
             share = Fresh().elements(scheme.field.q, scheme.symbols)  # as any share looks
-            bodies.append(encode(Message(1, "query", 1, ticket, 0, (1, 2), pack(scheme.field, share))))
+            bodies.append(request(manifest, "query", 0, ticket, pack(scheme.field, share)))
         left = iter(bodies)
 
         async def connection(left: Iterator[bytes] = left) -> None:
@@ -169,14 +197,14 @@ def main(count: int) -> None:
     """Start the servers, run both loads, print them side by side."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_database(folder)
         ports = [8711, 8712]
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        make_database(folder, urls)
         processes = [
             subprocess.Popen([sys.executable, __file__, "serve", name, str(n), str(port)])  # noqa: S603
             for n, port in enumerate(ports, 1)
         ]
         try:
-            urls = [f"http://127.0.0.1:{port}" for port in ports]
             results = asyncio.run(measure(folder, urls, count))
             alone = asyncio.run(answers(folder, urls[0], max(CONNECTIONS, count // 4)))
         finally:
@@ -205,6 +233,6 @@ def main(count: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
+        serve(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 5000)

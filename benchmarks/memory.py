@@ -1,7 +1,7 @@
 """A server of ten million rows: `python benchmarks/memory.py [ROWS]`. How soon it is ready, and what it holds.
 
 Writes a bundle of 32 features, starts `counterveil serve` on it, asks it a question and a record, and reads what the
-system says of the process. Signatures are random bytes, which no server looks at: to sign them would take ten minutes.
+system says of the process. Packages are random bytes, which no server looks into: to make them would take ten minutes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from pathlib import Path
 
 import httpx2
 import numpy as np
+from load import publish, request
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from counterveil import Database, Numeric, Preferences, Schema, wire
-from counterveil.agreement import deployment_of
 from counterveil.database import Counts
-from counterveil.keys import COMMON, PUBLIC, read_public, write_keys
+from counterveil.keys import COMMON, PUBLIC, SERVER_PRIVATE, read_public, write_keys
 from counterveil.randomness import Fresh
 from counterveil.records import layout
 from counterveil.spir import make_spir
+from counterveil.terms import deployment_of
 from counterveil.tickets import mint
 
 FEATURES, LEVELS = 32, 16
@@ -38,20 +39,21 @@ def write_bundle(folder: Path, rows: int) -> None:
     schema = Schema(features=tuple(Numeric(name=f"x{j}", low=0, high=LEVELS - 1, step=1) for j in range(FEATURES)))
     generator = np.random.default_rng(1)
     codes = generator.integers(0, LEVELS, (rows, FEATURES), dtype=np.uint8)
-    width = layout(schema, "cell").itemsize
-    served = np.empty((rows, width + 64), dtype=np.uint8)
-    served[:, :width] = codes.astype("<u2").view(np.uint8)
-    served[:, width:] = generator.integers(0, 256, (rows, 64), dtype=np.uint8)
-    Database(
+    packages = generator.integers(0, 256, (rows, layout(schema, "cell").itemsize + 64 + 32), dtype=np.uint8)
+    database = Database(
         schema=schema,
         record="cell",
         min_cell=1,
         counts=Counts(rows, rows, 0, 0, rows),
         codes=codes,
-        served=served,
+        served=packages,
         signer=read_public(folder / PUBLIC),
         blind=bytes(32),
-    ).save(folder / "bundle")
+    )
+    database.__dict__["records"] = packages[:, :-96]  # as if they had been unpackaged
+    database.save(folder / "bundle")
+    addresses = ["http://127.0.0.1:8721", "http://127.0.0.1:8722"]
+    publish(folder, database, addresses, "table/differences", is_open=True)
 
 
 def held(process: int) -> dict[str, int]:
@@ -67,7 +69,8 @@ def start(folder: Path, bundle: str) -> tuple[subprocess.Popen[bytes], str, floa
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-c", "from counterveil.cli import main; main()", "serve", str(folder / bundle)]
-    command += ["--server", "1", "--common-key", str(folder / COMMON), "--open", "--scheme", "table/differences"]
+    command += ["--server", "1", "--common-key", str(folder / COMMON), "--terms", str(folder / "terms")]
+    command += ["--key", str(folder / "1" / SERVER_PRIVATE)]
     command += ["--ledger", str(folder / f"{bundle}-ledger"), "--new-ledger", "--port", str(port)]
     began = time.perf_counter()
     process = subprocess.Popen([*command, "--log-level", "error"])  # noqa: S603
@@ -87,20 +90,19 @@ def ask(url: str) -> tuple[float, float]:
     http = httpx2.Client(base_url=url, timeout=120)
     manifest = wire.decode_manifest(http.get("/v1/manifest").content)
     deployment, rows = deployment_of(manifest.terms), manifest.terms.rows
-    digest = bytes.fromhex(manifest.digest)
-    ticket = mint(digest, [1, 2], expires=int(time.time()) + 300).encode()
+    ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 300)
     person = deployment.schema.codes({f"x{j}": j % LEVELS for j in range(FEATURES)})
     question, _ = deployment.question(person, Preferences())
     share = wire.pack(deployment.scheme.field, deployment.scheme.query(question, Fresh())[0])
     spir = make_spir(servers=2, collusion=1, length=deployment.record_bytes)
     selection = spir.query(rows, 0, Fresh())[0].tobytes()
     seconds = []
-    steps: tuple[tuple[wire.Kind, str, int, bytes], ...] = (
+    steps: tuple[tuple[wire.RequestKind, str, int, bytes], ...] = (
         ("query", "answer", 0, share),
         ("record-query", "record", 1, selection),
     )
-    for kind, path, request, body in steps:
-        message = wire.encode(wire.Message(1, kind, 1, ticket, request, (1, 2), body))
+    for kind, path, at, body in steps:
+        message = request(manifest, kind, at, ticket, body)
         began = time.perf_counter()
         http.post(f"/v1/{path}", content=message).raise_for_status()
         seconds.append(time.perf_counter() - began)
@@ -133,7 +135,7 @@ def main(rows: int) -> None:
             memory += [f"{after['at most, in all'] / MIB:,.0f} MiB"]
             table.add_row(title, f"{ready:.1f} s", *memory, f"{1000 * question:,.0f} ms", f"{1000 * record:,.0f} ms")
     console.print(
-        f"{rows:,} rows of {FEATURES} codes: {size / MIB:,.0f} MiB of codes, {128 * rows / MIB:,.0f} of records"
+        f"{rows:,} rows of {FEATURES} codes: {size / MIB:,.0f} MiB of codes, {160 * rows / MIB:,.0f} of packages"
     )
     console.print(table)
     more, question = own[1][0] - own[0][0], own[1][1] - own[0][1]

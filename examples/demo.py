@@ -32,10 +32,19 @@ from counterveil.agreement import Peer
 from counterveil.cli_applicant import show, traffic_table
 from counterveil.datasets import german_credit
 from counterveil.frames import Table as Frame
-from counterveil.keys import COMMON, PRIVATE, PUBLIC, Issuer, write_keys
+from counterveil.keys import (
+    COMMON,
+    PRIVATE,
+    SERVER_PRIVATE,
+    SERVER_PUBLIC,
+    Issuer,
+    read_public,
+    write_keys,
+    write_server_keys,
+)
 from counterveil.randomness import Fresh
 from counterveil.tickets import mint
-from counterveil.wire import Message, unpack
+from counterveil.wire import Reply, Request, unpack
 
 PREFERENCES = Preferences(
     immutable=["age", "personal_status", "foreign_worker", "dependants"],
@@ -62,28 +71,40 @@ def make_bundle(folder: Path) -> tuple[Database, dict[str, Any]]:
     return database, {name: rejected[name] for name in schema.names}
 
 
+def counterveil(*arguments: object) -> list[str]:
+    """Return a command line."""
+    return [str(Path(sys.executable).parent / "counterveil"), *map(str, arguments)]
+
+
 def start_servers(folder: Path) -> tuple[list[subprocess.Popen[bytes]], list[str]]:
-    """Start both servers, each as an institution would; return the processes and their addresses."""
+    """Do what an institution and two operators would: keys, terms, servers. Return the processes and addresses."""
     ports = []
     for _ in range(2):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             ports.append(probe.getsockname()[1])
     urls = [f"http://127.0.0.1:{port}" for port in ports]
+    servers: list[object] = []
+    for number, url in enumerate(urls, start=1):
+        write_server_keys(folder / str(number))
+        servers += ["--server", url, folder / str(number) / SERVER_PUBLIC]
+    key, terms = folder / PRIVATE, folder / "terms"
+    made = counterveil("terms", folder / BUNDLE, "--key", key, "--service", "demo", *servers, "-o", terms)
+    subprocess.run(made, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
     processes = []
     for number, port in enumerate(ports, start=1):
         settings = {
+            "terms": terms,
             "server": number,
+            "key": folder / str(number) / SERVER_PRIVATE,
             "common-key": folder / COMMON,
-            "issuer": folder / PUBLIC,
             "ledger": folder / f"ledger-{number}",
             "port": port,
         }
-        options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-        options += [part for url in urls for part in ("--peer", url)]
-        command = [str(Path(sys.executable).parent / "counterveil"), "serve", str(folder / BUNDLE), "--new-ledger"]
+        options = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        command = counterveil("serve", folder / BUNDLE, "--new-ledger", *options)
         with (folder / f"server-{number}.log").open("wb") as log:
-            processes.append(subprocess.Popen([*command, *options], stderr=log, start_new_session=True))  # noqa: S603
+            processes.append(subprocess.Popen(command, stderr=log, start_new_session=True))  # noqa: S603
     return processes, urls
 
 
@@ -95,21 +116,26 @@ def stop_servers(processes: list[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def show_noise(client: Client, sent: dict[int, list[Message]], person: dict[str, Any]) -> None:
-    """Show what each server saw of the question, and what it would have seen of the same question asked again."""
+def show_noise(client: Client, sent: dict[int, list[Request]], person: dict[str, Any]) -> None:
+    """Show what server 1 saw of the question, and what it would have seen of the same question asked again.
+
+    Never what both saw: their numbers together are the question.
+    """
     deployment = client.deployment
     scheme = deployment.scheme
     question, _ = deployment.question(deployment.schema.codes(person), PREFERENCES)
-    again = scheme.query(question, Fresh())
-    table = Table(title="What each server saw of the question", box=box.SIMPLE_HEAD)
+    table = Table(title="What server 1 saw of the question", box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column(f"the first six of {scheme.symbols} numbers mod {scheme.field.q:,}")
-    for n in range(1, scheme.servers + 1):
-        seen = unpack("query", scheme.field, sent[n][0].body, scheme.symbols)
-        for label, query in (("", seen), (", if asked again", again[n - 1])):
-            table.add_row(f"server {n}{label}", " ".join(f"{value:>9}" for value in query[:6]))
+    seen = unpack("query", scheme.field, sent[1][0].body, scheme.symbols)
+    again = scheme.query(question, Fresh())[0]
+    for label, query in (("this time", seen), ("if asked again", again)):
+        table.add_row(label, " ".join(f"{value:>9}" for value in query[:6]))
     console.print(table)
-    console.print("Each number is uniform whatever was asked: a server could have drawn it itself.\n")
+    console.print(
+        "Each number is uniform whatever was asked: the server could have drawn it itself. Server 2 saw as many"
+    )
+    console.print("other numbers, which are not shown: both together are the question.\n")
 
 
 def main() -> None:
@@ -135,17 +161,18 @@ def main() -> None:
 
 def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str]) -> None:
     """Ask, show what came back and what each server saw, and leave tickets for more."""
-    sent: dict[int, list[Message]] = defaultdict(list)
+    sent: dict[int, list[Request]] = defaultdict(list)
 
-    def watch(peer: Peer, message: Message, _: Message) -> None:
+    def watch(peer: Peer, message: Request, _: Reply) -> None:
         sent[peer.manifest.server].append(message)
 
-    with Client(urls, patience=60, watch=watch) as client:
+    operator = read_public(folder / "2" / SERVER_PUBLIC)  # as its operator would publish it
+    with Client(urls, patience=60, watch=watch, operators=[operator]) as client:
         count, deployment = len(database.codes), client.deployment
         console.print(f"\n[bold]Counterveil[/bold]: {count} accepted rows at two servers that do not talk.\n")
-        digest, expires = bytes.fromhex(client.peers[0].manifest.digest), int(time.time()) + 86_400
+        terms, expires = client.peers[0].manifest.terms, int(time.time()) + 86_400
         issuer = Issuer.load(folder / PRIVATE)
-        first, *others = [mint(digest, [1, 2], expires=expires, issuer=issuer).text() for _ in range(1 + TICKETS)]
+        first, *others = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(1 + TICKETS)]
         found = client.ask(person, PREFERENCES, ticket=first)
         show(console, found)
         console.print()
@@ -161,13 +188,13 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
     (folder / "tickets").write_text("\n".join(others) + "\n")
     (folder / "person.json").write_text(json.dumps(person))
     if not os.environ.get("ONCE"):
-        addresses = " ".join(f"--server {url}" for url in urls)
         behind = [("ticket", others[-1]), ("person", json.dumps(person))]
         console.print("[bold]Open the applicant's page[/bold], filled in and with a ticket:")
         console.print(f"{urls[0]}/#{urlencode(behind)}\n", soft_wrap=True, style="blue")
         console.print(f"{TICKETS} tickets are in {folder / 'tickets'}. Or ask from another terminal:")
-        ask = f"{Path(sys.executable).parent / 'counterveil'} ask {addresses} --person {folder / 'person.json'}"
-        console.print(f'{ask} --immutable age --ticket "$(sed -n 1p {folder / "tickets"})"\n', soft_wrap=True)
+        key = folder / "2" / SERVER_PUBLIC
+        ask = counterveil("ask", "--terms", folder / "terms", "--operator", key, "--tickets", folder / "tickets")
+        console.print(f"{' '.join(ask)} --person {folder / 'person.json'} --immutable age\n", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class Deployed:
 
     def ticket(self, liars: int = 0, k: int = 1, servers: list[int] | None = None, **options: Any) -> wire.Ticket:
         everyone = servers or list(range(1, len(self.servers) + 1))
-        given = {"expires": int(time.time()) + 600, "issuer": self.issuer} | options
+        given: dict[str, Any] = {"expires": int(time.time()) + 600, "issuer": self.issuer} | options
         return mint(self.terms, everyone, liars=liars, k=k, **given)
 
     def request(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +163,10 @@ def test_packing_across_blocks() -> None:
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_malformed_or_read_exactly(data: bytes) -> None:
-    for decode, kind in ((wire.decode_request, "query"), (wire.decode_reply, "record-answer")):
-        try:
-            assert wire.encode(decode(data, kind)) == data  # type: ignore[operator]
-        except Malformed:
-            continue
+    with suppress(Malformed):
+        assert wire.encode(wire.decode_request(data, "query")) == data
+    with suppress(Malformed):
+        assert wire.encode(wire.decode_reply(data, "record-answer")) == data
 
 
 def test_a_manifest_is_read_strictly() -> None:

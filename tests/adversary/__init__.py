@@ -1,0 +1,1 @@
+"""Tests that attack: each fails on what it was written against."""

@@ -1,0 +1,162 @@
+"""What a client does, and when, tells servers nothing: the order of events. `timing.py` measures the times themselves.
+
+Broken in 2026-11: the client explained its answer before it hung up, and skipped that where a check failed; a lying
+server told from one hang-up which of two rows is nearer (76 % right, AUC 0.84). A caught liar saw another set of
+servers named in the record step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adversary.timing import OldOrder
+from counterveil import asking, client, deployment, wire
+from counterveil.client import AsyncClient
+from counterveil.errors import Tampered
+from deployed import PERSON, bump, deployed, garbage
+from service import numbers_database
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Everything that depends on the question, and every message, in the order it happens."""
+    seen: list[str] = []
+
+    def noted(owner: Any, name: str, event: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            seen.append(event)
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    def awaited(owner: Any, name: str, before: str, after: str) -> None:
+        real = getattr(owner, name)
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            seen.append(before)
+            try:
+                return await real(*arguments, **options)
+            finally:
+                seen.append(after)
+
+        monkeypatch.setattr(owner, name, call)
+
+    noted(deployment.Deployment, "question", "compile")
+    noted(asking.Scheme, "query", "share")
+    noted(deployment.Deployment, "choose", "choose")
+    noted(asking._RecordStep, "record", "recover")
+    noted(asking, "unpackage", "unpackage")
+    noted(asking, "is_signed", "check")
+    noted(client, "explain", "explain")
+    awaited(client._Connections, "visit", "visit", "visited")
+    awaited(client._Connections, "post", "send", "received")
+    awaited(client._Connections, "__aexit__", "closing", "closed")
+    awaited(asking, "settle", "wait", "waited")
+    return seen
+
+
+SHARED = ["compile", "share"]
+QUESTION = ["visit", "visit", "visited", "visited", "send", "send", "received", "received"]
+RECORD = ["send", "send", "received", "received"]
+
+
+@pytest.mark.parametrize("reveal", ["distances", "differences", "sealed", "sealed_record"])
+@pytest.mark.parametrize("lie", ["none", "answer", "record"])
+def test_nothing_of_the_question_happens_between_the_last_byte_and_the_end_of_the_connections(
+    reveal: str, lie: str, tmp_path: Path, events: list[str]
+) -> None:
+    with deployed(tmp_path, numbers_database(30, 3), 2, scheme=f"table/{reveal}") as made:
+        client_of = AsyncClient(terms=made.issued)
+        assert client_of.deployment  # calibrated, before the question
+        if lie == "answer":
+            made.servers[0].on_answer = garbage if reveal.startswith("sealed") else bump(3)
+        elif lie == "record":
+            made.servers[0].on_record = garbage
+        events.clear()
+
+        async def run() -> None:
+            await client_of.ask(PERSON, ticket=made.ticket())
+
+        try:
+            asyncio.run(run())
+        except Tampered:
+            assert lie != "none"
+    ours = [event for event in events if event != "choose"]
+    before = [*SHARED, *QUESTION, "wait", "waited"]
+    if reveal != "sealed_record":
+        before += [*RECORD, "wait", "waited"]
+    hung_up = [*before, "closing", "closed"]
+    assert ours[: len(hung_up)] == hung_up
+    after = set(ours[len(hung_up) :])
+    assert after <= {"recover", "unpackage", "check", "explain"}
+    assert ("explain" in after) >= (lie == "none")
+    chosen = [i for i, event in enumerate(events) if event == "choose"]
+    answered = events.index("received")
+    assert all(i < events.index("visit") or answered < i < events.index("waited") for i in chosen)  # within the wait
+
+
+def test_the_old_order_is_caught(tmp_path: Path, events: list[str]) -> None:
+    """The control: with the explanation before the end of the connections the test above would fail."""
+    with deployed(tmp_path, numbers_database(30, 3), 2, scheme="table/differences") as made:
+        old = OldOrder(terms=made.issued)
+        old.person = PERSON
+        asyncio.run(old.ask(PERSON, ticket=made.ticket()))
+    assert events.index("check") < events.index("closed")
+
+
+def test_what_is_computed_between_messages_takes_no_longer_than_half_a_step(tmp_path: Path) -> None:
+    """The step is calibrated with made-up numbers, however slow this machine is just now."""
+    with deployed(tmp_path, numbers_database(2000, 3), 2, scheme="table/differences") as made:
+        offer = asking.make_offer(made.issued, made.deployment)
+        assert offer.step >= 0.02
+        slow = 0.05
+
+        def slowly(*arguments: Any) -> float:
+            return slow
+
+        real, asking._rehearsed = asking._rehearsed, slowly
+        try:
+            assert asking.make_offer(made.issued, made.deployment).step == 2 * slow
+        finally:
+            asking._rehearsed = real
+
+
+@pytest.mark.parametrize("liar", [None, 0, 2])
+def test_a_caught_liar_sees_sets_as_any_server_does(liar: int | None, tmp_path: Path) -> None:
+    """Four servers, one may lie: whatever it did, a server sees every set of three that it is in equally often."""
+    seen: list[list[tuple[int, ...]]] = [[] for _ in range(4)]
+    with deployed(tmp_path, numbers_database(20, 2), 4, robust=1, scheme="table/differences") as made:
+        for n, server in enumerate(made.servers):
+            real = server.admit
+
+            def admit(body: bytes, kind: wire.RequestKind, n: int = n, real: Any = real) -> Any:
+                if kind == "record-query":
+                    seen[n].append(wire.decode_request(body, kind).among)
+                return real(body, kind)
+
+            server.admit = admit  # type: ignore[method-assign]
+        if liar is not None:
+            made.servers[liar].on_answer = bump(4)
+
+        async def run() -> None:
+            one = AsyncClient(terms=made.issued)
+            one._offer = one._offer._replace(step=0.001)  # type: ignore[union-attr]
+            for _ in range(60):
+                found = await one.ask({"x0": 3, "x1": 9}, ticket=made.ticket(liars=1))
+                assert found.liars == (() if liar is None else (liar + 1,))
+
+        asyncio.run(run())
+    for n in range(4):
+        sets = Counter(seen[n])
+        allowed = [s for s in combinations(range(1, 5), 3) if n + 1 in s]
+        if liar in (None, n):  # uniform: 60 in three classes, each below 6 with probability 3e-5
+            assert set(sets) == set(allowed)
+            assert min(sets.values()) >= 6

@@ -1,0 +1,209 @@
+"""Whom one asks is the trust there is: copies of servers, other addresses, plain http, proxies, one server's word.
+
+Broken in 2026-11: operator 1 holds the bundle and the common key, so its copy of server 2 had server 2's manifest byte
+for byte (20 of 20 people read); a ticket was minted from one server's word; `ask` sent both shares over plain http.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from counterveil import Client, wire
+from counterveil.client import AsyncClient
+from counterveil.errors import CounterveilError, Disagreement, InvalidKey, InvalidTerms, ServerFault
+from counterveil.keys import Issuer, SigningKey
+from counterveil.ledger import Ledger
+from counterveil.server import Server
+from counterveil.terms import make_terms, read_terms, sign_terms, write_terms
+from deployed import Deployed, deployed, serving
+from service import cli, numbers_database
+
+PERSON = {"x0": 3, "x1": 9, "x2": 14}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Any:
+    with deployed(tmp_path, numbers_database(30, 3), 2, scheme="table/differences") as running:
+        yield running
+
+
+def asked(made: Deployed) -> list[str]:
+    """What was asked of the true servers, manifests aside."""
+    return [path for seen in made.seen for _, path, _ in seen if path != "/v1/manifest"]
+
+
+def test_a_copy_of_a_server_needs_its_key(made: Deployed, tmp_path: Path) -> None:
+    """Operator 1 has the bundle, the terms and the common key; it cannot serve as number 2."""
+    ledger = Ledger(tmp_path / "copy", 2, new=True)
+    with pytest.raises(InvalidKey, match="expected that of server 2 in the terms"):
+        Server(2, made.database, made.issued, key=made.common, own=made.own[0], ledger=ledger)
+    ledger.close()
+
+
+def test_a_copied_manifest_at_another_address_is_refused(made: Deployed) -> None:
+    """A copy that repeats server 2's manifest, byte for byte, at an address of its own."""
+    copy = serving(made.servers[1])
+    with pytest.raises(Disagreement, match=f"the terms say that this server is at {made.urls[1]}"):
+        Client([made.urls[0], copy])
+    assert not asked(made)
+
+
+def test_a_manifest_that_its_server_did_not_sign_is_refused(made: Deployed) -> None:
+    second = made.servers[1]
+    for change in ({"software": "other"}, {"instance": "0" * 32}, {"key": second.manifest.key, "signature": "0" * 128}):
+        kept, second.manifest = second.manifest, msgspec.structs.replace(second.manifest, **change)
+        made.restart()
+        with pytest.raises(Disagreement, match="does not carry its own signature"):
+            Client(made.urls)
+        second.manifest = kept
+    made.restart()
+    with Client(made.urls) as client:
+        assert client.ask(PERSON, ticket=made.ticket()).feasible
+
+
+def test_terms_and_addresses_need_the_issuers_signature(made: Deployed) -> None:
+    """A server, or whoever has both servers' keys, cannot change the terms or where servers are."""
+    for change in ({"addresses": (made.urls[1], made.urls[0])}, {"signature": "0" * 128}):
+        issued = msgspec.structs.replace(made.issued, **change)
+        for server, own in zip(made.servers, made.own, strict=True):
+            said = msgspec.structs.replace(server.manifest, issued=issued)
+            server.manifest = msgspec.structs.replace(said, signature=own.sign("manifest", *said.signed()).hex())
+        made.restart()
+        with pytest.raises(Disagreement, match="expected that of the issuer whom they name"):
+            Client(made.urls)
+        assert not asked(made)
+
+
+def test_an_institution_that_runs_both_servers_is_seen_by_who_has_an_operators_key(
+    made: Deployed, tmp_path: Path
+) -> None:
+    """The issuer can name keys of its own for all servers: only a key from elsewhere tells."""
+    operator = made.own[1].public
+    fake = [SigningKey(), SigningKey()]
+    terms = make_terms(made.database, made.deployment, keys=[key.public for key in fake], service="tests")
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    urls = [f"http://127.0.0.1:{each.getsockname()[1]}" for each in listeners]
+    for each in listeners:
+        each.close()
+    issued = sign_terms(terms, urls, made.issuer)
+    ledgers = [Ledger(tmp_path / f"fake{n}", n, new=True) for n in (1, 2)]
+    servers = [
+        Server(n, made.database, issued, key=made.common, own=fake[n - 1], ledger=ledgers[n - 1]) for n in (1, 2)
+    ]
+    targets = dict(zip(urls, map(serving, servers), strict=True))
+    with Client(urls, connect_to=targets, issuer=made.issuer.public) as fooled:  # the institution's word alone
+        assert fooled.peers
+    with pytest.raises(Disagreement, match="expected one with the fingerprint"):
+        Client(urls, connect_to=targets, operators=[operator])
+    with Client(made.urls, operators=[operator]) as client:
+        assert client.ask(PERSON, ticket=made.ticket()).feasible
+    for ledger in ledgers:
+        ledger.close()
+
+
+def test_another_issuer_is_refused_where_one_is_pinned(made: Deployed, tmp_path: Path) -> None:
+    with pytest.raises(Disagreement, match="issuer: got"):
+        Client(made.urls, issuer=Issuer().public)
+    write_terms(tmp_path / "terms", made.issued)
+    with pytest.raises(Disagreement, match="another issuer's"):
+        Client(terms=tmp_path / "terms", issuer=Issuer().public)
+    with Client(terms=tmp_path / "terms", issuer=made.issuer.public) as client:
+        assert client.ask(PERSON, ticket=made.ticket()).feasible
+
+
+def test_with_a_terms_file_bad_input_meets_no_server(made: Deployed, tmp_path: Path) -> None:
+    write_terms(tmp_path / "terms", made.issued)
+    with Client(terms=tmp_path / "terms") as client:
+        for person, wishes in (
+            ({"x0": 999}, {}),
+            (PERSON, {"immutable": ["nothing"]}),
+            (PERSON, {"weights": {"x0": 0}}),
+        ):
+            with pytest.raises(CounterveilError):
+                client.ask(person, wishes, ticket=made.ticket())
+        with pytest.raises(CounterveilError):
+            client.ask(PERSON, ticket="abc")
+        assert not any(made.seen)
+        assert client.ask(PERSON, ticket=made.ticket()).feasible
+        assert [path for _, path, _ in made.seen[0]] == ["/v1/manifest", "/v1/answer", "/v1/record"]
+
+
+def test_terms_that_changed_are_refused_where_a_file_pins_them(made: Deployed, tmp_path: Path) -> None:
+    write_terms(tmp_path / "terms", made.issued)
+    made.publish(msgspec.structs.replace(made.terms, service="other"))
+    with Client(terms=tmp_path / "terms") as client, pytest.raises(Disagreement, match="others than the terms file"):
+        client.ask(PERSON, ticket=made.ticket())
+    assert not asked(made)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://one.example", "http://10.0.0.1:8000", "http://localhost.example", "http://0.0.0.0:1"]
+)
+def test_plain_http_to_another_machine_is_refused_everywhere(url: str, made: Deployed, tmp_path: Path) -> None:
+    with pytest.raises(ServerFault, match="is plain http"):
+        AsyncClient([url, "https://two.example"])
+    assert AsyncClient([url, "https://two.example"], insecure=True).urls[0] == url
+    said = cli("ask", "--server", url, "--server", "https://two.example")
+    assert said.returncode == 2
+    assert "is plain http" in said.stderr
+    said = cli("doctor", "--server", url, "--server", "https://two.example")
+    assert "is plain http" in said.stderr
+    terms = make_terms(made.database, made.deployment, keys=[key.public for key in made.own], service="tests")
+    write_terms(tmp_path / "terms", sign_terms(terms, [url, "https://two.example"], made.issuer))
+    with pytest.raises(ServerFault, match="is plain http"):
+        AsyncClient(terms=tmp_path / "terms")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "http://127.9.9.9:1"])
+def test_this_machine_needs_no_https(url: str) -> None:
+    assert AsyncClient([url, "https://two.example"]).urls[0] == url
+
+
+def test_no_proxy_sees_plain_http(made: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP_PROXY would be given both shares."""
+    proxy, seen = socket.create_server(("127.0.0.1", 0)), list[bytes]()
+
+    def listen() -> None:
+        while True:
+            try:
+                connection, _ = proxy.accept()
+            except OSError:
+                return
+            with connection:
+                seen.append(connection.recv(1 << 16))
+
+    threading.Thread(target=listen, daemon=True).start()
+    address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, address)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert os.environ["HTTP_PROXY"] == address
+    with Client(made.urls) as client:
+        assert client.ask(PERSON, ticket=made.ticket()).feasible
+    assert not seen
+    with pytest.raises(httpx2.HTTPError):  # the control: an ordinary client goes through it
+        httpx2.get(made.urls[0] + "/healthz", timeout=5)
+    assert seen
+    proxy.close()
+
+
+def test_tickets_come_from_the_institutions_own_terms(tmp_path: Path, made: Deployed) -> None:
+    """A lying server had tickets minted for another deployment; there is no way to name a server any more."""
+    assert cli("ticket", "issue", "--key", "x", "--server", made.urls[0]).returncode == 2
+    written = json.loads(wire.encode_terms(made.issued))
+    changes: list[dict[str, Any]] = [{"terms": written["terms"].replace('"k":1', '"k":9')}]
+    changes += [{"addresses": list(reversed(written["addresses"]))}, {"terms": written["terms"].replace("tests", "x")}]
+    for change in changes:
+        (tmp_path / "terms").write_text(json.dumps(written | change))
+        with pytest.raises(InvalidTerms, match="expected that of the issuer whom they name"):
+            read_terms(tmp_path / "terms")

@@ -1,0 +1,260 @@
+"""What the times of a client's messages tell a server that lies or measures: `python tests/adversary/timing.py [N]`.
+
+For each of several secrets a relay beside server 1 records when messages come and connections end, for N questions a
+class, and the area under the ROC curve says how well one time tells the classes apart: 0.5 is by chance. Each has a
+control, the order of events as it was before 2026-11, which must be told apart. Relay and servers are processes of
+their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from counterveil import asking, explain
+from counterveil.client import AsyncClient, _Connections
+from counterveil.database import Database
+from counterveil.datasets import german_credit
+from counterveil.errors import Tampered
+from counterveil.preferences import Preferences
+from service import Service, numbers_database, running
+
+TOLERANCE = 0.05
+
+
+class OldOrder(AsyncClient):
+    """The client as it was: it checks and explains first, and hangs up then; and it never waits after compiling."""
+
+    async def _fetch(self, asked: asking.Asked) -> Callable[[], list[bytes]]:
+        async with _Connections(self) as lines:
+            peers = self.peers or await self._agree(lines)
+            opened = await asked.fetch(lines.post, peers)
+            deployment = asked.deployment
+            own = deployment.schema.codes(self.person)
+            _, costs = deployment.question(own, Preferences.of(self.wishes))
+            given = {f.name: f.given(self.person.get(f.name)) for f in deployment.schema.cost_features}
+            with suppress(Tampered):
+                explain.explain(deployment, costs, given, asked.checked(costs, opened()))
+            return opened
+
+    person: Any = None  # what `ask` was given
+    wishes: Any = None
+
+
+class Hurried(AsyncClient):
+    """The client as it was: what it computes between messages shows in when the next one comes."""
+
+    def _accept(self, issued: Any) -> asking.Offer:
+        self._offer = super()._accept(issued)._replace(step=1e-6)
+        return self._offer
+
+
+def relay(target: str, pipe: Connection) -> None:
+    """Pass messages on, alter records when told, and tell when what happened; in a process of its own."""
+    address = urlsplit(target)
+    alter = False
+
+    async def passing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal alter
+        there, back = await asyncio.open_connection(address.hostname, address.port)
+        last = ""
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                now = time.perf_counter()
+                path = head.split()[1].decode()
+                pipe.send((path, now))
+                length = _length(head)
+                back.write(head + await reader.readexactly(length))
+                reply = await there.readuntil(b"\r\n\r\n")
+                body = bytearray(await there.readexactly(_length(reply)))
+                if path == "/v1/record" and alter:
+                    body[-1] ^= 1
+                writer.write(reply + body)
+                await writer.drain()
+                last = path
+                pipe.send((f"{path} answered", time.perf_counter()))
+        pipe.send((f"end after {last}", time.perf_counter()))
+        back.close()
+        writer.close()
+
+    async def main() -> None:
+        nonlocal alter
+        server = await asyncio.start_server(passing, "127.0.0.1", 0)
+        pipe.send(server.sockets[0].getsockname()[1])
+        loop = asyncio.get_running_loop()
+        while True:
+            told = await loop.run_in_executor(None, pipe.recv)
+            if told is None:
+                return
+            alter = told
+            pipe.send("ready")
+
+    asyncio.run(main())
+
+
+def _length(head: bytes) -> int:
+    lines = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    return int(lines[0].split(b":")[1]) if lines else 0
+
+
+class Listening:
+    """A relay in front of server 1, and what it saw of each question."""
+
+    def __init__(self, service: Service) -> None:
+        self._pipe, other = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("fork").Process(
+            target=relay, args=(service.urls[0], other), daemon=True
+        )
+        self._process.start()
+        self.to = {service.urls[0]: f"http://127.0.0.1:{self._pipe.recv()}"}
+
+    def begin(self, alter: bool) -> None:
+        while self._pipe.poll():
+            self._pipe.recv()
+        self._pipe.send(alter)
+        while self._pipe.recv() != "ready":
+            pass
+
+    def between(self, first: str, then: str) -> float:
+        """Return the seconds between two events of the last question."""
+        began = None
+        while True:
+            event, at = self._pipe.recv()
+            if event == first:
+                began = at
+            if event == then and began is not None:
+                return float(at - began)
+
+    def close(self) -> None:
+        self._pipe.send(None)
+        self._process.terminate()
+
+
+def auc(first: list[float], second: list[float]) -> float:
+    """Return how often a time of the second class is the longer of two; ties count half."""
+    both = np.concatenate([first, second])
+    order = both.argsort(kind="stable")
+    ranks = np.empty(both.size)
+    ranks[order] = np.arange(1, both.size + 1)
+    for value in np.unique(both):
+        ranks[both == value] = ranks[both == value].mean()
+    above = ranks[len(first) :].sum() - len(second) * (len(second) + 1) / 2
+    return float(above / (len(first) * len(second)))
+
+
+async def measured(
+    listening: Listening,
+    make: Callable[[], AsyncClient],
+    service: Service,
+    classes: list[tuple[Any, dict[str, Any], bool]],
+    events: tuple[str, str],
+    count: int,
+    advance: Callable[[], None],
+) -> float:
+    """Ask N questions of each class, in random order; return the area under the curve."""
+    times: list[list[float]] = [[], []]
+    order = np.random.default_rng(int(time.time())).permutation(np.repeat([0, 1], count))
+    for which in order:
+        person, wishes, alter = classes[which]
+        client = make()
+        client.person, client.wishes = person, wishes  # type: ignore[attr-defined]
+        listening.begin(alter)
+        ticket = service.ticket(k=service.issued.terms.parameters.k)
+        with suppress(Tampered):
+            await client.ask(person, wishes, ticket=ticket)
+        times[which].append(listening.between(*events))
+        advance()
+    value = auc(*times)
+    return max(value, 1 - value)
+
+
+def experiments(folder: Path, count: int, advance: Callable[[], None]) -> list[tuple[str, float, float]]:
+    """Run all of them; return what each measured: the client as it is, and the control."""
+    frame, schema = german_credit()
+    credit = Database.build(frame, schema, accepted=("credit", "good"))
+    bad = frame.filter(frame["credit"] == "bad")
+    person = {name: bad[name][1] for name in schema.names}
+    hung_up = ("/v1/record answered", "end after /v1/record")
+    impossible = {"immutable": ["age", "purpose", "amount", "duration", "checking_account"]}
+    numbers = [f.name for f in schema.cost_features if f.ordered]
+    ranges = {"ranges": dict.fromkeys(numbers[:9], (None, None)), "weights": dict.fromkeys(numbers[:9], 3)}
+    found = []
+
+    def run(
+        title: str,
+        service: Service,
+        classes: list[tuple[Any, dict[str, Any], bool]],
+        events: tuple[str, str],
+        old: type[AsyncClient],
+        known: bool = True,
+    ) -> None:
+        listening = Listening(service)
+        values = []
+        for kind in (AsyncClient, old):
+            given: dict[str, Any] = {"terms": service.issued} if known else {"servers": service.urls}
+            shared = kind(connect_to=listening.to, **given)
+
+            def make(kind: type[AsyncClient] = kind, given: Any = given, shared: AsyncClient = shared) -> AsyncClient:
+                return shared if known else kind(connect_to=listening.to, **given)
+
+            values.append(asyncio.run(measured(listening, make, service, classes, events, count, advance)))
+        listening.close()
+        found.append((title, values[0], values[1]))
+
+    (folder / "credit").mkdir()
+    with running(folder / "credit", credit, 2, "--scheme", "table/differences") as service:
+        run("the record was altered, or not: hanging up", service, [(person, {}, False), (person, {}, True)], hung_up,
+            OldOrder)  # fmt: skip
+        run("nothing fits, or something: hanging up", service, [(person, {}, False), (person, impossible, False)],
+            hung_up, OldOrder)  # fmt: skip
+        run("nine ranges, or none: manifest to question", service, [(person, {}, False), (person, ranges, False)],
+            ("/v1/manifest answered", "/v1/answer"), Hurried, known=False)  # fmt: skip
+    (folder / "many").mkdir()
+    many = numbers_database(20_000, 8)
+    near, far = ({f"x{j}": v for j in range(8)} for v in (10, 0))
+    spread = {"weights": {f"x{j}": 10 for j in range(8)}}
+    with running(folder / "many", many, 2, "--scheme", "table/differences", "-k", 3) as service:
+        run("costs lie close, or wide: answer to record", service, [(near, {}, False), (far, spread, False)],
+            ("/v1/answer answered", "/v1/record"), Hurried)  # fmt: skip
+    return found
+
+
+def main(count: int) -> None:
+    """Measure, print, and fail where a time tells something, or where a control is not told apart."""
+    console = Console()
+    with tempfile.TemporaryDirectory() as name, Progress(transient=True) as bar:
+        task = bar.add_task("asking", total=4 * 2 * 2 * count)
+        found = experiments(Path(name), count, lambda: bar.advance(task))
+    table = Table(title=f"Times that server 1 sees, {count:,} questions a class: AUC", box=box.SIMPLE_HEAD)
+    for heading in ("secret: what is timed", "as it is", "control: as it was"):
+        table.add_column(heading, justify="left" if ":" in heading and "control" not in heading else "right")
+    for title, now, before in found:
+        table.add_row(title, f"{now:.3f}", f"{before:.3f}")
+    console.print(table)
+    noise = 2 / np.sqrt(count)  # far more than chance moves it by
+    if any(now > 0.5 + max(TOLERANCE, noise) for _, now, _ in found):
+        raise SystemExit("a time tells something")
+    if not any(before > 0.5 + max(TOLERANCE, noise) for _, _, before in found):
+        raise SystemExit("no control is told apart: this measures nothing")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
