@@ -4,13 +4,15 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
 
-.PHONY: help demo test check bench screenshots lock clean
+.PHONY: help demo test check bench attack-self long screenshots lock clean
 
 help:
 	@echo "make demo   two servers, a real rejection explained, seen from every side (ONCE=1: and then stop)"
 	@echo "make test   the whole test suite"
 	@echo "make check  ruff, mypy --strict, the import order"
 	@echo "make bench  how fast a server answers, beside plain NumPy; how fast a bundle builds; questions under load"
+	@echo "make attack-self  the known attacks on the service, with their counts: times, floods (some 40 minutes)"
+	@echo "make long   attack-self, and 50 kills under load"
 	@echo "make screenshots  the pictures of the page in README; needs Chromium"
 	@echo "make lock   resolve the development dependencies anew"
 
@@ -41,6 +43,14 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/memory.py
 	@$(BIN)/python benchmarks/load.py
 	@$(BIN)/python benchmarks/page.py
+
+attack-self: $(READY)
+	$(BIN)/python -m pytest -q tests/adversary
+	@$(BIN)/python tests/adversary/floods.py
+	@$(BIN)/python tests/adversary/timing.py
+
+long: attack-self
+	@$(BIN)/python tests/faults.py 50
 
 screenshots: $(READY)
 	@$(BIN)/python examples/screenshots.py

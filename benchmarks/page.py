@@ -1,7 +1,7 @@
 """A question from the browser beside one from Python, on the same servers: `python benchmarks/page.py`. Needs Chromium.
 
 d = 20 features. Both clients do the same work: share, send, recover or evaluate, fetch, check; and both wait for the
-same public steps of 20 ms.
+same public steps of time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from counterveil.tickets import mint
 
 QUESTIONS = 20
 RUNS = (("table/differences", ROWS), ("table/sealed", 1_000), ("table/sealed", ROWS))
-ASK = """async ({ servers, tickets, person }) => {
+ASK = """async ({ tickets, person }) => {
   const client = await import("/web/client.js");
-  const session = await client.connect(servers);
+  const config = JSON.parse(document.getElementById("config").textContent);
+  const session = await client.connect(config.servers, config);
   const own = new Map(session.deployment.schema.costed.map((f) => [f, f.code(person[f.name])]));
   const times = [];
   for (const ticket of tickets) {
@@ -44,19 +45,19 @@ def asked(playwright: Playwright, chromium: str, scheme: str, rows: int) -> tupl
     """Return the milliseconds of each question, from Python and from the page."""
     with tempfile.TemporaryDirectory() as name:
         folder, ports = Path(name), (8713, 8714)
-        make_database(folder, rows)
+        urls = [f"http://localhost:{port}" for port in ports]
+        make_database(folder, urls, rows, scheme)
         load = str(Path(__file__).parent / "load.py")
         processes = [
-            subprocess.Popen([sys.executable, load, "serve", name, str(n), str(port), scheme])  # noqa: S603
+            subprocess.Popen([sys.executable, load, "serve", name, str(n), str(port)])  # noqa: S603
             for n, port in enumerate(ports, 1)
         ]
-        urls = [f"http://localhost:{port}" for port in ports]
         person = {f"x{j}": j % 21 for j in range(FEATURES)}
         try:
             with Client(urls, patience=60) as client:
-                digest = bytes.fromhex(client.peers[0].manifest.digest)
+                terms = client.peers[0].manifest.terms
                 issuer, expires = Issuer.load(folder / PRIVATE), int(time.time()) + 3600
-                tickets = [mint(digest, [1, 2], expires=expires, issuer=issuer).text() for _ in range(2 * QUESTIONS)]
+                tickets = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(2 * QUESTIONS)]
                 python = []
                 for ticket in tickets[:QUESTIONS]:
                     began = time.perf_counter()
@@ -65,7 +66,7 @@ def asked(playwright: Playwright, chromium: str, scheme: str, rows: int) -> tupl
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = browser.new_page()
             page.goto(urls[0])
-            inside = page.evaluate(ASK, {"servers": urls, "tickets": tickets[QUESTIONS:], "person": person})
+            inside = page.evaluate(ASK, {"tickets": tickets[QUESTIONS:], "person": person})
             browser.close()
         finally:
             for process in processes:

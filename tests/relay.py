@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ class Relay:
         self.seen = bytearray()  # what the server saw since the last clear
         self.up = self.down = 0
         self.cut: int | None = None  # break the connection once, after so many bytes from the server
+        self.alter: Callable[[bytes], bytes] | None = None  # what the server sends, as the applicant gets it
         self.creep: int | None = None  # break every connection, each after a few bytes more than the one before
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -48,6 +50,7 @@ class Relay:
                     self.up += len(data)
                 else:
                     self.down += len(data)
+                    data = self.alter(data) if self.alter else data
                     if self.creep is not None and sent + len(data) > self.creep:
                         target.sendall(data[: self.creep - sent])
                         self.creep += 10

@@ -24,8 +24,9 @@ from counterveil import CATALOGUE, experiments, make_scheme
 from counterveil.app import REFUSALS
 from counterveil.cli import main
 from counterveil.cli_institution import serve
+from counterveil.cli_provision import terms
 from counterveil.datasets import german_credit
-from counterveil.wire import Manifest, Parameters, Terms
+from counterveil.wire import Manifest, Parameters, SignedTerms, Terms
 from service import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -91,13 +92,13 @@ def test_deploying_on_one_machine_as_printed(tmp_path: Path) -> None:
 
 
 def test_every_setting_and_refusal_is_documented() -> None:
-    for option in serve.params:
-        if isinstance(option, click.Option):
+    for option in (*serve.params, *terms.params):
+        if isinstance(option, click.Option) and option.name not in ("key", "output"):
             assert f"`{option.opts[-1]}`" in DEPLOY, option.opts
     for code, (status, _) in REFUSALS.items():
         assert f"| {status} | `{code}` |" in WIRE, code
-    for struct in (Terms, Manifest, Parameters):
-        for name in struct.__struct_fields__:
+    for struct in (Terms, Manifest, Parameters, SignedTerms):
+        for name in struct.__struct_encode_fields__:
             assert f"`{name}`" in WIRE, name
 
 
@@ -203,6 +204,24 @@ def test_every_module_has_its_line_and_stands_in_import_order() -> None:
     assert [depth[name] for name in listed] == sorted(depth.values())
 
 
+def test_every_promise_has_its_line_and_its_test() -> None:
+    """Links into the threat model lead somewhere; every line of it is linked to, and names a test that exists."""
+    model = (ROOT / "docs" / "threat-model.md").read_text()
+    lines = set(re.findall(r'<a id="(\w+)"></a>', model))
+    linked = set()
+    for name in ("README.md", "docs/deploy.md", "docs/sealed.md"):
+        found = re.findall(r"threat-model\.md#(\w+)", (ROOT / name).read_text())
+        assert len(found) > 5, name
+        linked |= set(found)
+    assert linked <= lines
+    assert {line for line in lines if line.startswith("p")} <= linked
+    for promise in re.findall(r"^\| <a id.*$", model, flags=re.M):
+        tests = re.findall(r"`((?:adversary/)?\w+\.py)`", promise)
+        assert tests, promise
+        for test in tests:
+            assert (ROOT / "tests" / test).exists(), test
+
+
 def test_version_is_the_same_everywhere() -> None:
     assert f"version: {counterveil.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert (ROOT / "CHANGELOG.md").exists()
@@ -210,6 +229,7 @@ def test_version_is_the_same_everywhere() -> None:
 
 def test_links_within_the_documents_lead_somewhere() -> None:
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
+    assert len(documents) > 15
     for document in documents:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), (document.name, target)

@@ -11,9 +11,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import prometheus_client
 import uvicorn
@@ -34,6 +35,8 @@ from .operator import Operator
 from .server import SOFTWARE, Admitted, Reply, Server
 
 log = logging.getLogger("counterveil")
+
+T = TypeVar("T")
 
 REFUSALS = {  # what a server may refuse, with its HTTP status
     "malformed": (400, "not a message of this protocol, or not one for this place"),
@@ -200,7 +203,7 @@ class Desk:
                 if await Request(scope, receive).is_disconnected():
                     raise ClientDisconnect  # before the ticket is spent
                 await run_in_threadpool(admitted.spend)
-                reply = await anyio.to_thread.run_sync(admitted.answer, limiter=self._computing)
+                reply = await self._compute(admitted.answer)
                 await self._send(reply, place, scope, receive, send)
         except GaveWay:
             await _hang_up(scope, receive)
@@ -241,10 +244,16 @@ class Desk:
         if limit.cancelled_caught:
             raise GaveWay
 
+    async def _compute(self, work: Callable[[], T]) -> T:
+        """Do what takes long, when there is a core for it, and no more if the place was lost meanwhile."""
+        done = await anyio.to_thread.run_sync(work, limiter=self._computing)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return done
+
     async def _pieces(self, reply: Reply) -> AsyncIterator[memoryview]:
         left = reply.length
         while left:
-            part = await anyio.to_thread.run_sync(next, reply.parts, limiter=self._computing)
+            part = await self._compute(partial(next, reply.parts))
             left -= len(part)
             for start in range(0, len(part), _PIECE):
                 yield memoryview(part)[start : start + _PIECE]
@@ -399,15 +408,16 @@ def _unauthorized() -> Response:
 
 def _add_page(app: FastAPI, server: Server) -> None:
     issued, number = server.manifest.issued, server.number
+    applicants, single = page.page(issued, number).encode(), page.single_file(issued, number).encode()
     headers = _PAGE_HEADERS | {"content-security-policy": page.policy(issued)}
 
     @app.get("/", summary="The applicant's page", response_class=Response, include_in_schema=False)
     async def page_route() -> Response:
-        return Response(page.page(issued, number), media_type="text/html", headers=headers)
+        return Response(applicants, media_type="text/html", headers=headers)
 
     @app.get("/counterveil.html", summary="The page in one file", response_class=Response, include_in_schema=False)
     async def single_route() -> Response:
-        return Response(page.single_file(issued, number), media_type="text/html", headers=headers | _KEEP)
+        return Response(single, media_type="text/html", headers=headers | _KEEP)
 
     for name, (content, kind) in page.assets().items():
         app.add_api_route(

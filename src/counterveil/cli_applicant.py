@@ -24,7 +24,7 @@ from . import tickets, wire
 from .agreement import Peer, check_agreement
 from .client import AsyncClient, Client, is_loopback
 from .deployment import Deployment
-from .errors import CounterveilError, ServerFault, UnknownName, WrongType
+from .errors import CounterveilError, ServerFault, Tampered, TooManyLiars, UnknownName, WrongType
 from .explain import Counterfactual, Explanation
 from .features import Feature, Numeric
 from .keys import fingerprint, read_public
@@ -172,12 +172,17 @@ def ask(
         taken = _take_ticket(ticket, ticket_file)
         if not operators:
             click.echo(_UNPINNED, err=True)
-        found = client.ask(known, wishes, ticket=taken, robust=robust, spread=spread, clamp=clamp)
+        try:
+            found = client.ask(known, wishes, ticket=taken, robust=robust, spread=spread, clamp=clamp)
+        except (Tampered, TooManyLiars) as error:
+            raise Tampered(f"{error}. {_LATER}") from None
         peers = client.peers
     if as_json:
         click.echo(json.dumps(found.to_dict() | ({"traffic": _traffic(peers)} if verbose else {}), ensure_ascii=False))
         return
     show(console, found)
+    if not found.feasible:
+        console.print(_LATER)
     if verbose:
         console.print(traffic_table(peers))
 
@@ -185,6 +190,13 @@ def ask(
 _UNPINNED = (
     "counterveil: warning: no operator's key is given (--operator): if the institution runs all these servers itself, "
     "it reads the question"
+)
+
+
+# Who asks again right away, or asks the institution for another ticket, tells a lying server that its lie was noticed.
+_LATER = (
+    "You may use another ticket of your batch, best at another time of your own choosing, such as another day: asking "
+    "again right away would tell the servers that this answer was not enough."
 )
 
 

@@ -225,6 +225,9 @@ class AsyncClient:
         elif isinstance(ticket, str):
             ticket = wire.decode_ticket_text(ticket)
         tickets.verify(ticket, terms, time.time())
+        asked = {terms.keys[n - 1] for n in ticket.claims.servers}
+        if any(operator.hex() not in asked for operator in self._operators):
+            raise Disagreement("ticket: got one for other servers than that of the operator given; nothing was asked")
         return ticket
 
     def _own_ticket(self, terms: Terms, deployment: Deployment, robust: int) -> Ticket:

@@ -86,7 +86,7 @@ class Places:
         self._stalled, self._slow, self._pace = stalled, slow, pace
         self._held: list[Place] = []
         self._queue: list[Place] = []
-        self._named: dict[bytes, Place] = {}
+        self._named: dict[bytes, list[Place]] = {}
         self._changed = anyio.Event()
 
     @property
@@ -98,19 +98,23 @@ class Places:
     async def hold(self, size: int = 1, name: bytes | None = None) -> AsyncIterator[Place]:
         """Hold a place while this lasts; it ends with `GaveWay` when another needs the place.
 
-        A second one of the same name replaces the first, whether that has its place yet or not.
+        A second one of the same name replaces the first, whether that has its place yet or not, and waits until the
+        first has left.
         """
         with anyio.CancelScope() as scope:
             place = Place(min(size, self._most), scope.cancel)
-            if name is not None:
-                if name in self._named:
-                    self._named[name].give_up()
-                self._named[name] = place
+            same = [] if name is None else self._named.setdefault(name, [])
+            for other in same:
+                other.give_up()
+            same.append(place)
             try:
+                while same[0] is not place:
+                    await self._changed.wait()
                 await self._enter(place)
                 yield place
             finally:
-                if name is not None and self._named.get(name) is place:
+                same.remove(place)
+                if name is not None and not same:
                     del self._named[name]
                 if place in self._held:
                     self._held.remove(place)

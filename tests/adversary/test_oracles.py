@@ -78,8 +78,8 @@ def guessed(made: Deployed, person: dict[str, int], second: bytes) -> bytes:
     deployment, scheme = made.deployment, made.deployment.scheme
     question, _ = deployment.question(deployment.schema.codes(person), Preferences())
     if scheme.reveal.name == "sealed":
-        secret = [*np.concatenate(question.costs or []), 0]
-        share = scheme.field.sub(np.array(secret), wire.unpack("", scheme.field, second, scheme.symbols))
+        table = np.array([*np.concatenate(question.costs or []), 0])
+        share = scheme.field.sub(table, wire.unpack("", scheme.field, second, scheme.symbols))
     else:  # s + Z and s + 2 Z: the first is (s + second) / 2
         secret = scheme.form.secret(scheme.field, question)
         theirs = wire.unpack("", scheme.field, second, scheme.symbols)

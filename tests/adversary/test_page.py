@@ -257,7 +257,10 @@ HOOKS = """
   const later = window.setTimeout;
   window.setTimeout = (work, ...given) => later(() => { window.events.push("timer"); work(); }, ...given);
   const sort = Array.prototype.sort;
-  Array.prototype.sort = function (...given) { window.events.push("sort of " + this.length); return sort.apply(this, given); };
+  Array.prototype.sort = function (...given) {
+    window.events.push("sort of " + this.length);
+    return sort.apply(this, given);
+  };
 """
 
 

@@ -109,9 +109,10 @@ async function agreed(servers, manifests, { issuer, operators }) {
     if (manifest.key !== key || JSON.stringify(manifest.issued) !== JSON.stringify(issued)) throw new Trouble("disagree", "", servers[i]);
   }
   if (new Set(numbers).size < numbers.length) throw new Trouble("disagree", "one answers for another");
-  const digest = await digestOf(issued.terms), all = [digest, frame(...issued.addresses)];
-  let signed;
+  let digest, all, signed;
   try {
+    digest = await digestOf(issued.terms);
+    all = [digest, frame(...issued.addresses)];
     signed = await isSigned(issuer, unhex(issued.signature), "terms", ...all);
   } catch {
     throw new Trouble("browser"); // before a ticket is spent
@@ -152,7 +153,8 @@ async function admitted(session, text) {
   const { terms } = deployment, { service, issuer, keys } = terms;
   let ticket;
   if (terms.tickets === "open") {
-    const servers = [...peers.keys()].sort((a, b) => a - b).slice(0, deployment.needed());
+    const given = (n) => operators.includes(keys[n - 1]), known = [...peers.keys()].sort((a, b) => given(b) - given(a) || a - b);
+    const servers = known.slice(0, deployment.needed()).sort((a, b) => a - b);
     const expires = Math.floor(Date.now() / 1000) + Math.floor(terms.window / 2);
     ticket = makeTicket({ expires, service, servers, reveal: deployment.reveals, k: terms.parameters.k });
   } else {

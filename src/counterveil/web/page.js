@@ -275,7 +275,7 @@ function leftThisComputer(messages, own, wishes) {
   }
   for (const server of asked) {
     const all = messages.filter((m) => m.server === server);
-    const [up, down] = ["up", "length"].map((of) => all.reduce((n, m) => n + m[of], 0).toLocaleString("en"));
+    const [up, down] = ["up", "length"].map((of) => all.reduce((n, m) => n + m[of], 0));
     box.append(make("h3", {}, WORDS.sent(WORDS.server(server, peers.get(server)), up, down)));
     if (server !== first) continue;
     box.append(pair, ...mine.map((m, n) => {

@@ -3,6 +3,8 @@
 // What somebody does next is seen too. So nothing here sends anybody to the institution because of what an answer was.
 const LATER = "You may use another ticket of your batch, best at another time of your own choosing, such as another day";
 
+const NUMBER = (count) => count.toLocaleString("en");
+
 export const WORDS = {
   title: "What would have been accepted?",
   lead: "Say what you have and what you could change. Your computer asks several servers at once, in a way that tells none of them "
@@ -14,7 +16,7 @@ export const WORDS = {
   receiving: "What came of the answer",
   evaluating: (bytes) => `Working the answer out on this computer, ${(bytes / 2 ** 20).toFixed(1)} MiB of it. It says which case is nearest, and nothing of the others. `,
   slow: "Still waiting for a server. The connection is slow, or the server is busy.",
-  ticket: "Your tickets, from the institution; each question uses one",
+  ticket: "Your tickets: each answers one question",
   tickets: (count) => (count ? `${count} ${count === 1 ? "ticket" : "tickets"} left` : "No ticket here"),
   ask: "What would have been accepted?",
   again: "Try again",
@@ -33,9 +35,9 @@ export const WORDS = {
   asked: (addresses) => `Asks ${addresses}.`,
   server: (number, url) => `Server ${number}, ${url}`,
   keys: "The servers' keys. Compare them with what each server's operator publishes: whoever controls the names of both servers is both servers.",
-  message: (n, up, down) => `Message ${n}: ${up} bytes sent, ${down} received`,
+  message: (n, up, down) => `Message ${n}: ${NUMBER(up)} bytes sent, ${NUMBER(down)} received`,
   up: "Sent; around it are the ticket and a secret of this request, which are not shown",
-  down: (bytes) => `Received, ${bytes.toLocaleString("en")} bytes of it`,
+  down: (bytes) => `Received, ${NUMBER(bytes)} bytes of it`,
   slider: (title) => `${title}, slider`,
   range: (title, low, high) => `${title}: ${low} to ${high}`,
   feature: "What",
@@ -50,10 +52,10 @@ export const WORDS = {
   relax: (names) => `The nearest one would need more room on: ${names}. ${LATER}: asking again at once tells a server that nothing fitted.`,
   lied: (numbers) => `Server ${numbers} answered wrongly. Its answer was corrected with the others'.`,
   left: "What left this computer",
-  leftLead: (server) => `On the left are the bytes that server ${server} got. On the right is the very same question, shared once more for the same server: other noise. `
+  leftLead: (server) => `Here are the bytes that server ${server} got, and then the very same question, shared once more for the same server: other noise. `
     + "It could have thrown dice as well.",
   leftWhy: "Only one server's bytes are shown, because two servers' together are the question. Keep even these from the other servers: they have their own.",
-  sent: (server, up, down) => `${server}: ${up} bytes sent, ${down} received`,
+  sent: (server, up, down) => `${server}: ${NUMBER(up)} bytes sent, ${NUMBER(down)} received`,
   seen: (server) => `What server ${server} saw`,
   otherwise: (server) => `The same question, shared again for server ${server}`,
   raise: "raise", lower: "lower", alter: "change",
