@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ class Service:
     """A deployment that runs: its processes, its issuer, its terms, and tickets.
 
     `arguments` are options of `counterveil terms` and of `counterveil serve`, mixed. With `relays` the terms say that
-    each server is at a relay, which keeps every byte.
+    each server is at a relay, which keeps every byte; or at what another function makes of its address.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Service:
         servers: int,
         *arguments: object,
         is_open: bool = False,
-        relays: bool = False,
+        relays: bool | Callable[[str], Any] = False,
     ) -> None:
         self.folder, self.is_open = folder, is_open
         if not (folder / COMMON).exists():
@@ -134,7 +134,8 @@ class Service:
         ports = [free_port() for _ in range(servers)]
         plain = "https" if "--tls-cert" in settings else "http"
         direct = [f"{plain}://localhost:{port}" for port in ports]
-        self.relays = [Relay(url) for url in direct] if relays else []
+        make = Relay if relays is True else relays
+        self.relays = [make(url) for url in direct] if make else []
         self.urls = [relay.url for relay in self.relays] or direct
         self.bundle = folder / "test.bundle"
         self.publish(database)

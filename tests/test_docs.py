@@ -222,6 +222,16 @@ def test_every_promise_has_its_line_and_its_test() -> None:
             assert (ROOT / "tests" / test).exists(), test
 
 
+def test_every_rule_that_is_cited_is_written_down() -> None:
+    """The code, the tests and the documents cite rules by number; docs/protocol.md has each, once."""
+    rules = re.findall(r"^\*\*Rule (\d+)\.", (ROOT / "docs" / "protocol.md").read_text(), flags=re.M)
+    assert rules == [str(n) for n in range(1, len(rules) + 1)]
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.js"), *(ROOT / "docs").rglob("*.md")]
+    cited = [n for path in files for n in re.findall(r"[Rr]ules? (\d+)", path.read_text())]
+    assert len(cited) > 30
+    assert set(cited) <= set(rules)
+
+
 def test_version_is_the_same_everywhere() -> None:
     assert f"version: {counterveil.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert (ROOT / "CHANGELOG.md").exists()

@@ -1,4 +1,4 @@
-"""A server over HTTP: routes, limits, logs and metrics, and nothing of the protocol.
+"""A server over HTTP: routes, logs and metrics, and nothing of the protocol.
 
 Security: nothing of a question, an answer, a ticket, or where they come from is logged or counted.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
-import anyio.lowlevel
 import msgspec
 import prometheus_client
 import uvicorn
@@ -22,21 +21,18 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import page, wire
-from .connections import HANG_UP, Listener
+from .connections import Listener
+from .desk import Desk
 from .errors import InvalidInput, Refused
 from .ledger import Ledger
-from .limits import GaveWay, Place, Places
-from .machine_code import cores
 from .operator import Operator
-from .server import SOFTWARE, Admitted, Reply, Server
+from .server import SOFTWARE, Server
 
 log = logging.getLogger("counterveil")
-
-T = TypeVar("T")
 
 REFUSALS = {  # what a server may refuse, with its HTTP status
     "malformed": (400, "not a message of this protocol, or not one for this place"),
@@ -57,13 +53,6 @@ REFUSALS = {  # what a server may refuse, with its HTTP status
     "not_ready": (503, "the ledger cannot be written"),
     "busy": (503, "too many answers are on their way"),
 }
-_BODY = 10.0  # seconds for a body to arrive, and what it takes at the slowest
-_SLOWEST_WRITER = 1 << 14  # bytes a second
-_PATIENCE = 60.0  # seconds for an answer to leave, and what it takes at the slowest
-_SLOWEST_READER = 1 << 16  # bytes a second
-_ANSWERS = 24  # under way at a time: some 17 MiB each, where they are sealed
-_BODIES = 64 << 20  # bytes of bodies that are being read
-_PIECE = 1 << 16  # bytes sent at a time, so that it is seen whether they are read
 _FRESH = 1.0  # seconds for which the ledger is known to be fit
 _PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")  # who asks is somebody else
 _BACKLOG = 256  # connections accepted at a time, before anybody can be sent away for them
@@ -160,105 +149,6 @@ def _refusal(scope: Scope, error: Refused) -> Response:
     )
 
 
-async def _hang_up(scope: Scope, receive: Receive) -> None:
-    """End a connection whose other end gave it up, or does not use it: nothing more is sent."""
-    scope["code"] = "disconnected"
-    hang_up = scope.get("extensions", {}).get(HANG_UP)
-    if hang_up is not None:
-        hang_up()
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-
-async def _body(receive: Receive, place: Place) -> bytes:
-    body, more = bytearray(), True
-    while more:
-        with place.waiting():
-            message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk, more = message.get("body", b""), message.get("more_body", False)
-        place.moved(len(chunk))
-        body += chunk
-    return bytes(body)
-
-
-class Desk:
-    """Answers requests: body, checks, place, ledger, answer, in that order, and each within its limits.
-
-    Refusals never wait for the answers of others: only what comes after the ledger is limited by the cores.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._server, self._most = server, server.longest
-        self._answers, self._bodies = Places(_ANSWERS), Places(_BODIES, queue=512)
-        self._checking = anyio.CapacityLimiter(cores())
-        self._computing = anyio.CapacityLimiter(cores())  # more at a time only get in each other's way
-
-    async def serve(self, kind: wire.RequestKind, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or refuse it."""
-        try:
-            admitted = await self._admitted(Request(scope, receive), kind)
-            async with self._answers.hold(name=admitted.fingerprint) as place:
-                if await Request(scope, receive).is_disconnected():
-                    raise ClientDisconnect  # before the ticket is spent
-                await run_in_threadpool(admitted.spend)
-                reply = await self._compute(admitted.answer)
-                await self._send(reply, place, scope, receive, send)
-        except GaveWay:
-            await _hang_up(scope, receive)
-        except Refused as error:
-            await _refusal(scope, error)(scope, receive, send)
-        except InvalidInput as error:
-            await _refusal(scope, Refused("malformed", str(error)))(scope, receive, send)
-
-    async def _admitted(self, request: Request, kind: wire.RequestKind) -> Admitted:
-        """Read a body no longer than the terms allow, and check it; a longer one is refused before it is read."""
-        length = request.headers.get("content-length", "")
-        if "transfer-encoding" in request.headers or not (length.isascii() and length.isdigit()):
-            raise Refused("length_required", "a request must say how long its body is")
-        if len(length) > 20 or int(length) > self._most:
-            raise Refused("too_long", f"{length[:20]} bytes, where the longest request has {self._most}")
-        async with self._bodies.hold(int(length)) as place:
-            seconds = _BODY + int(length) / _SLOWEST_WRITER
-            try:
-                with anyio.fail_after(seconds):
-                    body = await _body(request.receive, place)
-            except TimeoutError:
-                raise Refused("too_slow", f"the body did not arrive within {seconds:.0f} seconds") from None
-            return await anyio.to_thread.run_sync(self._server.admit, body, kind, limiter=self._checking)
-
-    async def _send(self, reply: Reply, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send an answer as it is made and read; one who takes too long for it is cut off."""
-
-        async def sending(message: Message) -> None:
-            with place.waiting():
-                await send(message)
-            place.moved(len(message.get("body", b"")))
-
-        answer = StreamingResponse(
-            self._pieces(reply), media_type=wire.MEDIA_TYPE, headers={"content-length": str(reply.length)}
-        )
-        with anyio.move_on_after(_PATIENCE + reply.length / _SLOWEST_READER) as limit:
-            await answer(scope, receive, sending)
-        if limit.cancelled_caught:
-            raise GaveWay
-
-    async def _compute(self, work: Callable[[], T]) -> T:
-        """Do what takes long, when there is a core for it, and no more if the place was lost meanwhile."""
-        done = await anyio.to_thread.run_sync(work, limiter=self._computing)
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        return done
-
-    async def _pieces(self, reply: Reply) -> AsyncIterator[memoryview]:
-        left = reply.length
-        while left:
-            part = await self._compute(partial(next, reply.parts))
-            left -= len(part)
-            for start in range(0, len(part), _PIECE):
-                yield memoryview(part)[start : start + _PIECE]
-
-
 class _Answer(Response):
     """A response that is still to be worked out."""
 
@@ -267,7 +157,12 @@ class _Answer(Response):
         self._desk, self._kind = desk, kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._desk.serve(self._kind, scope, receive, send)
+        try:
+            await self._desk.serve(self._kind, scope, receive, send)
+        except Refused as error:
+            await _refusal(scope, error)(scope, receive, send)
+        except InvalidInput as error:
+            await _refusal(scope, Refused("malformed", str(error)))(scope, receive, send)
 
 
 class _Readiness:

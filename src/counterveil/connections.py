@@ -18,7 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HANG_UP = "counterveil.hang_up"  # in a request's extensions: a function that ends the connection now
-BUFFER = 1 << 16  # bytes that wait to be read, in this process and in the kernel
+_HERE, _KERNEL = 1 << 16, 1 << 17  # bytes that wait to be sent, in this process and in the kernel
 
 State = Literal["asks", "sends", "reads"]  # what is waited for: a request, its body, that an answer be read
 
@@ -111,7 +111,7 @@ class Connection(H11Protocol):
         self._raw = transport
         kernel = transport.get_extra_info("socket")
         if kernel is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):  # or megabytes wait there, and nobody sees it
-            kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, BUFFER)
+            kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL)
         self._crowd.enter(self)
         if self._tls is None:
             self._begin(transport)
@@ -131,7 +131,7 @@ class Connection(H11Protocol):
             self._begin(made)
 
     def _begin(self, transport: asyncio.Transport) -> None:
-        transport.set_write_buffer_limits(high=BUFFER)
+        transport.set_write_buffer_limits(high=_HERE)
         super().connection_made(transport)
         if self._early:
             self.data_received(self._early)

@@ -1,6 +1,6 @@
 """What the person does next is a message too: no text sends anybody to the issuer after an answer came (rule 10).
 
-Broken in 2026-11: a lying server whose operator also issues tickets learned "row j is nearer" from who asked for another
+Broken in 2026-11: a lying server whose operator also issues tickets learned "row j is nearer" from who wanted another
 ticket after "the record was altered": 60 of 60 people. The page advised just that.
 """
 

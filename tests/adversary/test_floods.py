@@ -19,8 +19,9 @@ import uvicorn
 
 from adversary.floods import captured, posted
 from counterveil import Counterfactual
-from counterveil.app import REFUSALS, Desk, _Readiness
-from counterveil.connections import Crowd, Listener
+from counterveil.app import REFUSALS, _Answer, _Readiness
+from counterveil.connections import HANG_UP, Crowd, Listener
+from counterveil.desk import Desk
 from counterveil.errors import Refused
 from counterveil.limits import GaveWay, Place, Places
 from counterveil.machine_code import cores
@@ -335,7 +336,7 @@ async def ask(desk: Desk, body: bytes) -> tuple[int, bytes]:
         "headers": headers,
         "asgi": {"spec_version": "2.3"},
     }
-    await desk.serve("query", scope | {"extensions": {"counterveil.hang_up": over.set}}, receive, send)
+    await _Answer(desk, "query")(scope | {"extensions": {HANG_UP: over.set}}, receive, send)
     return status, said
 
 

@@ -112,12 +112,14 @@ def test_an_institution_that_runs_both_servers_is_seen_by_who_has_an_operators_k
 
 def test_a_ticket_that_leaves_the_pinned_operator_out_is_refused(tmp_path: Path) -> None:
     """Three servers: a pin on one that gets no share protects nobody."""
-    with deployed(tmp_path, numbers_database(30, 3), 3, scheme="table/differences") as made:
-        with Client(made.urls, operators=[made.own[2].public]) as client:
-            with pytest.raises(Disagreement, match="for other servers than that of the operator given"):
-                client.ask(PERSON, ticket=made.ticket(servers=[1, 2]))
-            assert not asked(made)
-            assert client.ask(PERSON, ticket=made.ticket(servers=[1, 3])).feasible
+    with (
+        deployed(tmp_path, numbers_database(30, 3), 3, scheme="table/differences") as made,
+        Client(made.urls, operators=[made.own[2].public]) as client,
+    ):
+        with pytest.raises(Disagreement, match="for other servers than that of the operator given"):
+            client.ask(PERSON, ticket=made.ticket(servers=[1, 2]))
+        assert not asked(made)
+        assert client.ask(PERSON, ticket=made.ticket(servers=[1, 3])).feasible
 
 
 def test_another_issuer_is_refused_where_one_is_pinned(made: Deployed, tmp_path: Path) -> None:
