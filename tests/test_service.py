@@ -30,8 +30,8 @@ from counterveil.client import AsyncClient, Client
 from counterveil.datasets import german_credit
 from counterveil.errors import Disagreement, NotOffered, Refused, ServerFault
 from counterveil.in_process import Local
-from counterveil.keys import Issuer, SigningKey, fingerprint, write_keys, write_server_keys
-from counterveil.terms import make_terms, read_terms, sign_terms
+from counterveil.keys import Issuer, SigningKey, fingerprint, read_public, write_keys, write_server_keys
+from counterveil.terms import make_terms, read_terms, sign_terms, write_terms
 from counterveil.tickets import mint
 from deployed import some_query
 from relay import Relay
@@ -358,12 +358,16 @@ def test_ask_and_doctor_on_the_command_line(credit: Service, people: list[dict[s
         found = cli("ask", "--terms", credit.folder / "terms", *pinned, *taking)
         assert (found.returncode, found.stderr) == (0, "")
         assert len([line for line in (tmp_path / "tickets").read_text().splitlines() if line[0] != "#"]) == left
-    assert "no ticket that is not marked as used" in cli("ask", *addresses, *pinned, *taking).stderr
+    assert "no unused ticket" in cli("ask", *addresses, *pinned, *taking).stderr
     old = ["--person", tmp_path / "me.json", "--set", "age=9999"]
     bad = cli("ask", "--terms", credit.folder / "terms", "--tickets", "-", *old, given=tickets[0])
     assert "age: got 9999" in bad.stderr
     other = cli("ask", *addresses, "--operator", "ab" * 32, *taking)
-    assert "expected one with the fingerprint" in other.stderr
+    assert "none of these servers has the operator's key that was given" in other.stderr
+    short = fingerprint(read_public(credit.folder / "2" / "server.pub"))
+    assert "All is well." in cli("doctor", *addresses, "--operator", short).stdout
+    assert "No problem was found, but no operator's key" in " ".join(cli("doctor", *addresses).stdout.split())
+    assert "'abc', expected a key file" in cli("doctor", *addresses, "--operator", "abc").stderr
 
     with credit.client() as client:
         fresh = credit.ticket(client).text()
@@ -684,6 +688,55 @@ def test_workers_share_a_ledger(tmp_path: Path) -> None:
                 assert len(ledger_rows(first.ledger)) <= 25 * 2
         finally:
             replica.stop()
+
+
+def test_after_sigterm_the_ledgers_file_alone_holds_everything(tmp_path: Path) -> None:
+    """A real process: a ticket that was used stays used when its ledger is moved after a clean stop."""
+    with running(tmp_path, numbers_database(30, 2), 2) as service:
+        with service.client() as client:
+            used = service.ticket(client)
+            assert client.ask({"x0": 1, "x1": 1}, ticket=used).feasible
+        service.halt()
+        for process in service.processes:
+            assert not process.ledger.with_name(process.ledger.name + "-wal").exists()
+            moved = tmp_path / f"moved-{process.number}"
+            process.ledger.rename(moved)
+            process._command = [str(moved) if part == str(process.ledger) else part for part in process._command]
+        service.resume()
+        with service.client() as client, pytest.raises(ServerFault, match="was used for another request"):
+            client.ask({"x0": 9, "x1": 1}, ticket=used)
+
+
+def test_a_ticket_in_a_file_is_marked_when_its_question_leaves_and_not_before(tmp_path: Path) -> None:
+    with running(tmp_path, numbers_database(30, 2), 2) as service:
+        text = service.ticket().text()
+        (tmp_path / "tickets").write_text(text)
+        person = write(tmp_path, {"x0": 1, "x1": 1})
+        ask = [
+            "ask",
+            "--terms",
+            tmp_path / "terms",
+            "--tickets",
+            tmp_path / "tickets",
+            "--timeout",
+            5,
+            "--person",
+            person,
+        ]
+        old = (tmp_path / "terms").read_text()
+        service.halt()
+        assert "cannot be reached" in cli(*ask).stderr
+        service.publish(numbers_database(31, 2))
+        service.resume()
+        (tmp_path / "terms").write_text(old)
+        assert "others than the terms file" in cli(*ask).stderr
+        assert "other terms, or addresses, than the terms file" in " ".join(
+            cli("doctor", "--terms", tmp_path / "terms").stdout.split()
+        )
+        assert (tmp_path / "tickets").read_text() == text
+        write_terms(tmp_path / "terms", service.issued)
+        assert cli(*ask).returncode == 0
+        assert (tmp_path / "tickets").read_text() == f"# used: {text}\n"
 
 
 def test_graceful_stop(tmp_path: Path) -> None:

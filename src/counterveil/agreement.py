@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import Disagreement, InvalidInput
-from .keys import fingerprint, is_signed
+from .keys import fingerprint, is_pinned, is_signed
 from .terms import check_terms
 from .wire import Manifest, Terms
 
@@ -46,7 +46,7 @@ def check_agreement(peers: Sequence[Peer], *, issuer: bytes | None = None, opera
 
     Every manifest must carry the signature of the key that the terms name for that server, the terms that of their
     issuer, and the address that was asked must be the one in the terms. `issuer`, if given, is the one it must be;
-    `operators` are public keys of servers that must be among those asked.
+    `operators` are public keys, or fingerprints of them, that servers asked must have.
     """
     if len({peer.url for peer in peers}) < max(2, len(peers)):
         raise Disagreement(f"servers: got {[peer.url for peer in peers]}, expected two or more different addresses")
@@ -76,11 +76,12 @@ def check_agreement(peers: Sequence[Peer], *, issuer: bytes | None = None, opera
         raise Disagreement(f"issuer: got {shown}, expected {fingerprint(issuer)}; nothing was asked")
     for peer in peers:
         _check_identity(peer)
-    keys = {terms.keys[n - 1] for n in numbers}
+    keys = [bytes.fromhex(terms.keys[n - 1]) for n in numbers]
     for operator in operators:
-        if operator.hex() not in keys:
-            shown = f"one with the fingerprint {fingerprint(operator)}"
-            raise Disagreement(f"servers' keys: got others, expected {shown}; nothing was asked")
+        if not any(is_pinned(operator, key) for key in keys):
+            raise Disagreement(
+                "operator: none of these servers has the operator's key that was given; nothing was asked"
+            )
 
 
 def _check_identity(peer: Peer) -> None:

@@ -27,7 +27,7 @@ from .deployment import Deployment
 from .errors import CounterveilError, ServerFault, Tampered, TooManyLiars, UnknownName, WrongType
 from .explain import Counterfactual, Explanation
 from .features import Feature, Numeric
-from .keys import fingerprint, read_public
+from .keys import fingerprint, is_pinned, read_public
 from .preferences import Preferences
 from .schema import Schema
 from .terms import deployment_of, read_terms
@@ -50,8 +50,8 @@ def _addressed(command: Any) -> Any:
             "operators",
             multiple=True,
             metavar="KEY",
-            help="The public key of a server that must be among those asked: a file, or 64 hexadecimal digits. Get it "
-            "from whoever operates that server, not from the institution. Repeatable.",
+            help="The public key of a server that must be among those asked, or its fingerprint: a file, or hexadecimal "
+            "digits. Get it from whoever operates that server, not from the institution. Repeatable.",
         ),
         click.option(
             "--issuer", metavar="KEY", help="The public key that must have signed the terms: a file, or hexadecimal."
@@ -132,7 +132,11 @@ def ask(
     issuer: str | None,
     **flags: Any,
 ) -> None:
-    """Ask what would have got you accepted. No server learns who you are, what you prefer, or what you were told."""
+    """Ask what would have got you accepted.
+
+    No server learns what you have, what you prefer, or what you were told. Servers see your ticket, the time, and your
+    network address.
+    """
     known, wishes = _read_json(person), _read_json(preferences)
     Preferences.of(wishes)  # refuses a file that is none
     wishes = {name: dict(value) if isinstance(value, dict) else value for name, value in wishes.items()}
@@ -167,13 +171,12 @@ def ask(
         for name, feature, text in _pairs("--forbid", schema, flags["forbid"]):
             forbidden = wishes.setdefault("forbidden", {})
             forbidden[name] = [*forbidden.get(name, ()), _value(feature, text)]
-        own = client.deployment.schema.codes(known, clamp=clamp)  # refuses bad input before a ticket is marked
-        client.deployment.question(own, Preferences.of(wishes))
-        taken = _take_ticket(ticket, ticket_file)
+        taken = _Tickets(ticket, ticket_file)
         if not operators:
-            click.echo(_UNPINNED, err=True)
+            click.echo(f"counterveil: warning: {_UNPINNED}", err=True)
+        options = {"robust": robust, "spread": spread, "clamp": clamp}
         try:
-            found = client.ask(known, wishes, ticket=taken, robust=robust, spread=spread, clamp=clamp)
+            found = client.ask(known, wishes, ticket=taken.text, spending=taken.mark, **options)
         except (Tampered, TooManyLiars) as error:
             raise Tampered(f"{error}. {_LATER}") from None
         peers = client.peers
@@ -188,8 +191,7 @@ def ask(
 
 
 _UNPINNED = (
-    "counterveil: warning: no operator's key is given (--operator): if the institution runs all these servers itself, "
-    "it reads the question"
+    "no operator's key is given (--operator): if the institution runs all these servers itself, it reads the question"
 )
 
 
@@ -220,32 +222,43 @@ def _trusted(
 
 
 def _public_key(option: str, text: str) -> bytes:
-    """Read a public key from a file, or from its hexadecimal digits."""
-    if len(text) == 64 and not Path(text).exists():
+    """Read a public key from a file, or from the hexadecimal digits of it or of its fingerprint."""
+    if not Path(text).exists():
         try:
-            return bytes.fromhex(text)
+            pin = bytes.fromhex(text)
         except ValueError:
-            raise WrongType(option, got=repr(text), expected="a key file, or 64 hexadecimal digits") from None
+            pin = b""
+        if len(pin) in ((16, 32) if option == "--operator" else (32,)):
+            return pin
+        raise WrongType(option, got=repr(text), expected="a key file, or its hexadecimal digits")
     return read_public(text)
 
 
-def _take_ticket(ticket: str | None, path: Path | None) -> str | None:
-    """Return the ticket to use; in a file, the first that is not marked as used, after marking it."""
-    if path is None:
-        return ticket if ticket is None else wire.decode_ticket_text(ticket).text()
-    lines = _text_of(path).splitlines()
-    unused = [n for n, line in enumerate(lines) if line.strip() and not line.startswith("#")]
-    if not unused:
-        raise WrongType(str(path), got="no ticket that is not marked as used", expected="a ticket on a line of its own")
-    taken = lines[unused[0]].strip()
-    wire.decode_ticket_text(taken)  # refuses what is none before it is marked
-    if str(path) != "-":
-        lines[unused[0]] = f"# used {time.strftime('%Y-%m-%d')}: {taken}"
+class _Tickets:
+    """The ticket to use: as given, or the first in a file that is not marked as used."""
+
+    def __init__(self, ticket: str | None, path: Path | None) -> None:
+        self._path, self._line = path, -1
+        if path is None:
+            self.text = None if ticket is None else wire.decode_ticket_text(ticket).text()
+            return
+        self._lines = _text_of(path).splitlines()
+        unused = [n for n, line in enumerate(self._lines) if line.strip() and not line.startswith("#")]
+        if not unused:
+            raise WrongType(str(path), got="no unused ticket", expected="one on a line of its own")
+        self._line = unused[0]
+        self.text = wire.decode_ticket_text(self._lines[self._line]).text()
+
+    def mark(self) -> None:
+        """Mark the ticket as used; the question is about to leave."""
+        if self._path is None or str(self._path) == "-":
+            return
+        self._lines[self._line] = f"# used: {self.text}"
         try:
-            path.write_text("\n".join(lines) + "\n", "utf-8")
+            self._path.write_text("\n".join(self._lines) + "\n", "utf-8")
         except OSError as error:
-            raise WrongType(str(path), got=error.strerror, expected="a file of tickets that can be written") from None
-    return taken
+            expected = "a file of tickets that can be written"
+            raise WrongType(str(self._path), got=error.strerror, expected=expected) from None
 
 
 def show(console: Console, found: Explanation) -> None:
@@ -307,7 +320,7 @@ def doctor(
     visits = anyio.run(_visits, client)
     grid = Grid(title="Servers", box=box.SIMPLE_HEAD)
     for heading in ("address", "server", "time", "software", "TLS", "clock"):
-        grid.add_column(heading)
+        grid.add_column(heading, overflow="fold")
     for url, visit in visits.items():
         if isinstance(visit, CounterveilError):
             problems.append(str(visit))
@@ -331,13 +344,17 @@ def doctor(
             check_agreement(peers, issuer=trust["issuer"], operators=trust["operators"])
             terms = peers[0].manifest.terms
             deployment = deployment_of(terms)
+            if trust["terms"] is not None and trust["terms"] != peers[0].manifest.issued:
+                problems.append("the servers have other terms, or addresses, than the terms file: get the new one")
             console.print(
                 "The servers agree on their terms, their addresses, their database and their common key. Each has "
                 "signed what it says with its own key; q and alphas are right."
             )
-            for text in [line for line in (ticket, *_unused(ticket_file)) if line]:
+            texts = [line for line in (ticket, *_unused(ticket_file)) if line]
+            for text in texts:
                 _check_ticket(peers, text)
-                console.print("The ticket is good for these servers, unless it was used.")
+            if texts or ticket_file:
+                console.print(f"Tickets that are good for these servers, unless they were used: {len(texts)}.")
             console.print(escape(f"They run {deployment.says(terms.rows)}."))
             console.print(_learned(deployment, peers))
     except CounterveilError as error:
@@ -346,7 +363,7 @@ def doctor(
         console.print(f"[red]Problem:[/red] {escape(problem)}")
     if problems:
         sys.exit(1)
-    console.print("All is well.")
+    console.print("All is well." if trust["operators"] else f"No problem was found, but {_UNPINNED}.")
 
 
 def _unused(path: Path | None) -> list[str]:
@@ -372,7 +389,9 @@ def _fingerprints(peers: Sequence[Peer], pinned: Sequence[bytes]) -> Grid:
         grid.add_row(
             f"server {peer.manifest.server}",
             fingerprint(key),
-            "as given with --operator" if key in pinned else "[yellow]not compared[/yellow]",
+            "as given with --operator"
+            if any(is_pinned(pin, key) for pin in pinned)
+            else "[yellow]not compared[/yellow]",
         )
     return grid
 
@@ -441,7 +460,8 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
     grid.add_row(
         "the institution",
         "who got a ticket, if it asks. If it also runs a server, it can link the ticket, and so the person, to the "
-        f"time and the network address of the question; never to what was asked. An applicant has {many}.",
+        f"time and the network address of the question; to what was asked only if it runs more than {scheme.collusion}. "
+        f"An applicant has {many}.",
     )
     grid.add_row("the network", "who asked whom and when; sizes, which are the same for every question.")
     return grid

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import ssl
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -225,6 +227,7 @@ def serve(
     if operator_token:
         bits = _bits(database, deployment)
         operator = Operator(running, read_token(operator_token), bits=bits, budget=budget, issued=issued)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # or the ledger would not be closed: uvicorn raises it again
     try:
         app.serve(
             app.make_app(running, origins=cors, operator=operator),

@@ -18,6 +18,15 @@ def ledger() -> None:
 
 @ledger.command()
 @click.argument("ledger", type=_PATH)
+@click.option("--server", type=click.IntRange(1), required=True, help="Which server it is for: 1, 2, …")
+def new(ledger: Path, server: int) -> None:
+    """Make LEDGER, once, before a server first starts. If there was one before, rotate the common key first."""
+    ledgers.Ledger(ledger, server, new=True).close()
+    click.echo(f"{ledger}: a new ledger for server {server}.")
+
+
+@ledger.command()
+@click.argument("ledger", type=_PATH)
 @click.option("-o", "--output", type=_PATH, required=True, help="The file to write; never over another.")
 def backup(ledger: Path, output: Path) -> None:
     """Copy LEDGER, also while servers use it."""

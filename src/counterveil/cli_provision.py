@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from .database import Database
 from .deployment import DOWNLOAD, Deployment
 from .errors import InvalidKey, OutOfRange, WrongType
-from .keys import Issuer, fingerprint, read_public, write_keys, write_server_keys
+from .keys import Issuer, fingerprint, read_public, write_common_key, write_keys, write_server_keys
 from .terms import deployment_of, make_terms, read_terms, sign_terms, write_terms
 from .tickets import mint, verify
 from .wire import MOST_RECORDS
@@ -24,16 +24,21 @@ _PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("folder", type=_PATH)
 @click.option("--operator", is_flag=True, help="Instead, make the key pair of one server, for whoever operates it.")
-def keygen(folder: Path, operator: bool) -> None:
+@click.option("--common", is_flag=True, help="Instead, make a common key alone, to take the place of the old one.")
+def keygen(folder: Path, operator: bool, common: bool) -> None:
     """Make the keys of a deployment in FOLDER: one that all servers share, and the issuer's pair."""
+    if common:
+        (path,) = write_common_key(folder)
+        click.echo(f"{path}: secret, for the servers alone. Stop all servers, give it to each, and start them again.")
+        return
     if operator:
         private, public = write_server_keys(folder)
         click.echo(f"{private}: secret, for this server alone; not even the institution needs it.")
         click.echo(f"{public}: public; send it to the institution, and publish its fingerprint where people trust you:")
         click.echo(fingerprint(read_public(public)))
         return
-    common, private, public = write_keys(folder)
-    click.echo(f"{common}: secret, for the servers alone; the same at each. Whoever else holds it can undo every pad.")
+    shared, private, public = write_keys(folder)
+    click.echo(f"{shared}: secret, for the servers alone; the same at each. Whoever else holds it can undo every pad.")
     click.echo(f"{private}: secret, for the institution alone; it mints tickets and signs records and terms.")
     click.echo(f"{public}: public; clients can pin it.")
 
@@ -175,7 +180,8 @@ def issue(
             file.write(text + "\n")
     except OSError as error:
         raise InvalidKey(str(output), got=error.strerror, expected="a new file") from None
-    click.echo(f"{output}: {count} tickets for servers {', '.join(map(str, servers))}, valid for {valid}.")
+    many = "1 ticket" if count == 1 else f"{count} tickets"
+    click.echo(f"{output}: {many} for servers {', '.join(map(str, servers))}, valid for {valid}.")
 
 
 def _servers(text: str) -> list[int]:

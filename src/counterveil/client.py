@@ -25,6 +25,7 @@ from .errors import Disagreement, Malformed, OutOfRange, Refused, ServerFault, W
 from .explain import Explanation, explain
 from .forms import Question
 from .in_process import as_person
+from .keys import is_pinned
 from .preferences import Preferences
 from .records import Record
 from .terms import check_terms, deployment_of, read_terms
@@ -48,8 +49,8 @@ class AsyncClient:
     terms : a terms file, or what was read from one. With it, a question is checked and compiled before any connection;
         without it, the terms come from the servers, who then see that somebody looked.
     issuer : the public key that must have signed the terms, 32 bytes.
-    operators : public keys of servers that must be among those asked, 32 bytes each. Get at least one from its operator
-        and not from the institution, which could otherwise run all the servers itself.
+    operators : public keys of servers that must be among those asked, 32 bytes each, or their fingerprints, 16 bytes. Get
+        at least one from its operator and not from the institution, which could otherwise run all the servers itself.
     insecure : allow plain http to other machines. Whoever is on the way then reads the question.
     timeout : seconds for a server to answer one request.
     patience : seconds over which a request is sent again, the same bytes, when the connection breaks.
@@ -155,13 +156,15 @@ class AsyncClient:
         robust: int = 0,
         spread: float = 0.0,
         clamp: bool = False,
+        spending: Callable[[], None] | None = None,
         **more: Any,
     ) -> Explanation:
         """Explain one rejection, as `Local.ask` does, with servers that learn nothing.
 
         A ticket is needed unless the deployment is open. It is used up once the question is on its way; nothing here
         ever asks for another by itself. `robust` is how many wrong answers to correct where the deployment is open;
-        otherwise the ticket says so.
+        otherwise the ticket says so. `spending` is called once, just before the first byte leaves that uses the ticket:
+        until then nothing is lost.
         """
         offer = await self._terms()
         deployment = offer.deployment
@@ -170,7 +173,7 @@ class AsyncClient:
         own = deployment.schema.codes(values, clamp=clamp)
         question, costs = deployment.question(own, wishes)
         asked = Asked(offer, self._ticket(offer, ticket, robust), question, spread=spread)
-        opened = await self._fetch(asked)
+        opened = await self._fetch(asked, spending)
         # Every connection is closed: from here on nothing that happens can be seen by a server.
         records = asked.checked(costs, opened())
         given = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
@@ -199,7 +202,7 @@ class AsyncClient:
             raise AssertionError("`connect` accepts terms or raises")
         return offer
 
-    async def _fetch(self, asked: Asked) -> Callable[[], list[bytes]]:
+    async def _fetch(self, asked: Asked, spending: Callable[[], None] | None = None) -> Callable[[], list[bytes]]:
         """Exchange all messages of a question, then hang up."""
         asked.progress = self._progress
         looked, self._looked, offer = self._looked, None, self._offer
@@ -208,6 +211,8 @@ class AsyncClient:
         try:
             async with _Connections(self) as lines:
                 peers = self.peers or await self._agree(lines)
+                if spending is not None:
+                    spending()
                 return await asked.fetch(lines.post, peers)
         except ServerFault as error:
             if error.code in ("other_terms", "other_key"):  # look again before the next question
@@ -225,8 +230,8 @@ class AsyncClient:
         elif isinstance(ticket, str):
             ticket = wire.decode_ticket_text(ticket)
         tickets.verify(ticket, terms, time.time())
-        asked = {terms.keys[n - 1] for n in ticket.claims.servers}
-        if any(operator.hex() not in asked for operator in self._operators):
+        asked = [bytes.fromhex(terms.keys[n - 1]) for n in ticket.claims.servers]
+        if not all(any(is_pinned(operator, key) for key in asked) for operator in self._operators):
             raise Disagreement("ticket: got one for other servers than that of the operator given; nothing was asked")
         return ticket
 

@@ -80,14 +80,31 @@ def fingerprint(public: bytes) -> str:
     >>> fingerprint(bytes(32))
     '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
     """
-    digits = hashlib.sha256(public).hexdigest()[:32]
+    digits = _short(public).hex()
     return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
+
+
+def is_pinned(pin: bytes, public: bytes) -> bool:
+    """Say whether a pin is this public key, or its fingerprint."""
+    return pin in (public, _short(public))
+
+
+def _short(public: bytes) -> bytes:
+    return hashlib.sha256(public).digest()[:16]
 
 
 def write_keys(folder: str | Path) -> list[Path]:
     """Write a new common key and a new issuer's key pair to a folder; never over others."""
-    common = {COMMON: new_key().hex().encode() + b"\n"}
-    return _write(Path(folder), common | _pair(PRIVATE, PUBLIC))
+    return _write(Path(folder), _common() | _pair(PRIVATE, PUBLIC))
+
+
+def write_common_key(folder: str | Path) -> list[Path]:
+    """Write a new common key to a folder; never over another."""
+    return _write(Path(folder), _common())
+
+
+def _common() -> dict[str, bytes]:
+    return {COMMON: new_key().hex().encode() + b"\n"}
 
 
 def write_server_keys(folder: str | Path) -> list[Path]:

@@ -47,7 +47,7 @@ _PROBE = 1 << 16  # bytes that a disk must still take
 _CREATE = """
 CREATE TABLE about (
     format INTEGER NOT NULL, server INTEGER NOT NULL, instance BLOB NOT NULL,
-    watermark INTEGER NOT NULL, questions INTEGER NOT NULL, writes INTEGER NOT NULL
+    watermark INTEGER NOT NULL, questions INTEGER NOT NULL, writes INTEGER NOT NULL, in_use INTEGER NOT NULL
 );
 CREATE TABLE origin (instance BLOB NOT NULL);
 CREATE TABLE keys (id BLOB PRIMARY KEY, refused INTEGER NOT NULL) WITHOUT ROWID;
@@ -62,7 +62,7 @@ INSERT INTO spent VALUES (?1, ?2, ?3, ?4, 1) ON CONFLICT (ticket, request)
 DO UPDATE SET served = served + 1 WHERE fingerprint = ?3 AND served < ?5 RETURNING served
 """
 _COPY = """
-INSERT INTO about SELECT format, server, ?1, watermark, questions, writes FROM source.about;
+INSERT INTO about SELECT format, server, ?1, watermark, questions, writes, 0 FROM source.about;
 INSERT INTO origin SELECT ?1;
 INSERT INTO keys SELECT id, 1 FROM source.keys;
 INSERT INTO spent SELECT * FROM source.spent
@@ -109,6 +109,7 @@ class Ledger:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         self._place = _place(self.path)
+        log = self.path.with_name(f"{self.path.name}-wal").exists()
         if key_id and fcntl:
             self._guard = _Guard(key_id, server, self.path, self._place)
         self._database = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
@@ -120,6 +121,13 @@ class Ledger:
             self._admit(server, key_id)
             if self._guard:
                 self._guard.refuse_others(self.instance)
+            if not log and self._run("SELECT 1 FROM about WHERE in_use"):
+                raise InvalidLedger(
+                    str(self.path),
+                    got="a copy of a ledger that was in use, without the log beside it (-wal)",
+                    expected="both files, or a backup: entries are missing from this one alone",
+                )
+            self._run("UPDATE about SET in_use = 1")
         if self._guard:
             self._guard.share(self.instance)
         self.purge()
@@ -133,7 +141,7 @@ class Ledger:
         for statement in _CREATE.split(";"):
             self._run(statement)
         instance = new_id()
-        self._run("INSERT INTO about VALUES (?, ?, ?, 0, 0, 0)", _FORMAT, server, instance)
+        self._run("INSERT INTO about VALUES (?, ?, ?, 0, 0, 0, 0)", _FORMAT, server, instance)
         self._run("INSERT INTO origin VALUES (?)", instance)
 
     def _admit(self, server: int, key_id: bytes) -> None:
@@ -250,6 +258,9 @@ class Ledger:
         """Close the file. All that was entered is then in it, and not only in its log."""
         with self._lock:
             if self._database is not None:
+                if self._guard is None or self._guard.is_last():
+                    with suppress(sqlite3.Error):
+                        self._run("UPDATE about SET in_use = 0 WHERE instance = ?", getattr(self, "instance", b""))
                 self._empty_log()
                 self._database.close()
                 self._database = None
@@ -362,6 +373,11 @@ class _Guard:
             fcntl.flock(self._file, fcntl.LOCK_SH)
         self._others = self._read()[:2] != [self._place, instance.hex()]
         self.refuse_others(instance)
+
+    def is_last(self) -> bool:
+        """Let go of the lock, and say whether nobody else shares it. Of several who leave at once, one is the last."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        return not self._others and self._try(fcntl.LOCK_EX)
 
     def _refusal(self, got: str) -> InvalidLedger:
         expected = f"one ledger for all processes of server {self._server} under this common key"

@@ -213,7 +213,7 @@ async def _gone(receive: Any) -> bool:
 def listening(crowd: Crowd, **options: Any) -> Iterator[int]:
     """Run the application with such connections in a thread; give its port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(_hello, log_config=None, lifespan="off", ws="none", loop="asyncio", **options)
+    config = uvicorn.Config(_hello, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1, **options)
     server = Listener(config, crowd)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -258,7 +258,7 @@ def _grows(connection: socket.socket) -> bool:
 
 
 def test_the_one_that_waited_longest_makes_room_for_one_more() -> None:
-    with listening(Crowd(most=4, asking=LONG)) as port, ExitStack() as held:
+    with listening(Crowd(most=4, asking=10 * LONG)) as port, ExitStack() as held:
         served = held.enter_context(connect(port, b"GET /never HTTP/1.1\r\nhost: x\r\n\r\n"))
         assert served.recv(12) == b"HTTP/1.1 200"
         silent = [held.enter_context(connect(port)) for _ in range(3)]
@@ -275,7 +275,7 @@ def test_tls_handshakes_are_counted_and_have_their_time(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     trusted = ssl.create_default_context(cafile=str(cert))
     options = {"ssl_certfile": str(cert), "ssl_keyfile": str(key)}
-    for crowd in (Crowd(most=4, asking=LONG), Crowd(asking=0.5)):
+    for crowd in (Crowd(most=4, asking=10 * LONG), Crowd(asking=0.5)):
         with listening(crowd, **options) as port, ExitStack() as held:
             silent = [held.enter_context(connect(port)) for _ in range(9)]
             with trusted.wrap_socket(connect(port), server_hostname="localhost") as secure:

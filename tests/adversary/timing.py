@@ -45,7 +45,7 @@ TOLERANCE = 0.05
 class OldOrder(AsyncClient):
     """The client as it was: it checks and explains first, and hangs up then; and it never waits after compiling."""
 
-    async def _fetch(self, asked: asking.Asked) -> Callable[[], list[bytes]]:
+    async def _fetch(self, asked: asking.Asked, spending: Any = None) -> Callable[[], list[bytes]]:
         async with _Connections(self) as lines:
             peers = self.peers or await self._agree(lines)
             opened = await asked.fetch(lines.post, peers)
