@@ -73,7 +73,7 @@ def publish(folder: Path, database: Database, urls: Sequence[str], scheme: str, 
         write_server_keys(folder / str(n))
     keys = [read_public(folder / str(n) / SERVER_PUBLIC) for n in range(1, len(urls) + 1)]
     deployment = Deployment.of(database.schema, scheme=scheme, record=database.record)
-    terms = make_terms(database, deployment, keys=keys, is_open=is_open)
+    terms = make_terms(database, deployment, keys=keys, service="bench", is_open=is_open)
     write_terms(folder / "terms", sign_terms(terms, urls, Issuer.load(folder / PRIVATE)))
 
 

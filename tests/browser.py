@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from counterveil import Numeric, Schema
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -45,6 +47,18 @@ def opened(
     page.wait_for_selector("#features fieldset, .trouble")
     assert not complaints, complaints
     return page
+
+
+def fill(page: Page, schema: Schema, person: dict[str, Any]) -> None:
+    """Type a person's values in, as a person does: only a page of this machine takes them from a link."""
+    for i, feature in enumerate(schema.cost_features):
+        control, value = page.locator(f"#f{i}"), person[feature.name]
+        if isinstance(feature, Numeric):
+            control.fill("" if value is None else str(value))
+        elif isinstance(value, bool) and feature.missing == "refuse":
+            control.set_checked(value)
+        else:
+            control.select_option(label="not given" if value is None else str(value))
 
 
 def answered(page: Page) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,14 @@ class Deployed:
         """Return a request as an applicant of these servers makes it."""
         return a_request(self.servers[0].manifest, kind, server, ticket, at, among, body)
 
+    def ask_nothing(self, ticket: wire.Ticket, servers: Sequence[int]) -> None:
+        """Ask a question of zeros, so that records of the ticket can be asked for."""
+        scheme = self.servers[0]._scheme
+        body = bytes(scheme.field.packed(scheme.symbols))
+        for n in servers:
+            request = self.request("query", n, ticket, 0, ticket.claims.servers, body)
+            self.servers[n - 1].answer(wire.encode(request))
+
     def _halt(self) -> None:
         for running, thread in self._running:
             running.should_exit = True
@@ -144,9 +153,10 @@ def a_request(
     among: tuple[int, ...],
     body: bytes,
 ) -> wire.Request:
-    """Return a request with a secret of its own."""
+    """Return a request; all of a ticket to one server have one secret."""
     digest, key = manifest.issued.digest, bytes.fromhex(manifest.key)
-    return wire.Request(2, kind, server, digest, key, ticket.encode(), at, among, new_key(), body)
+    secret = hashlib.sha256(ticket.signed + bytes([server])).digest()
+    return wire.Request(2, kind, server, digest, key, ticket.encode(), at, among, secret, body)
 
 
 def some_query(client: Client, ticket: wire.Ticket, server: int = 1) -> bytes:

@@ -122,7 +122,7 @@ def ticket(server: Server, number: int, **changes: Any) -> Ticket:
 def request(server: Server, kind: wire.RequestKind, number: int, good: Ticket, at: int, body: bytes) -> Request:
     """Return a request with a known secret."""
     manifest = server.manifest
-    secret = hashlib.sha256(b"secret %d %d" % (number, at)).digest()
+    secret = hashlib.sha256(b"secret %d" % number).digest()
     key = bytes.fromhex(manifest.key)
     return Request(2, kind, number, manifest.issued.digest, key, good.encode(), at, (1, 2), secret, body)
 
@@ -292,6 +292,7 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
             "malformed", "symbols of q or more",
             change(with_ticket(query), body=b"\xff" * len(query.body)),
         ),
+        refused("question_first", "a record before its question", with_ticket(record), "/v1/record"),
         refused("malformed", "a record as a question", with_ticket(record)),
         refused("malformed", "a question as a record", with_ticket(query), "/v1/record"),
         refused(

@@ -154,7 +154,7 @@ class Service:
         own = {name: chosen.pop(name) for name in ("service", "window", "robust") if name in chosen}
         deployment = Deployment.serving(self.database, robust=own.get("robust", 0), **chosen)
         keys = [read_public(self.folder / str(n) / SERVER_PUBLIC) for n in range(1, len(self.urls) + 1)]
-        terms = make_terms(self.database, deployment, keys=keys, is_open=self.is_open, **own)
+        terms = make_terms(self.database, deployment, keys=keys, is_open=self.is_open, **{"service": "tests"} | own)
         self.issued: SignedTerms = sign_terms(terms, self.urls, self.issuer)
         write_terms(self.folder / "terms", self.issued)
 

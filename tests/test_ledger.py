@@ -22,9 +22,10 @@ from click.testing import CliRunner
 
 from counterveil import cli_ledger
 from counterveil import ledger as ledgers
-from counterveil.errors import InvalidLedger, Refused, WrongType
+from counterveil.errors import InvalidKey, InvalidLedger, Refused, WrongType
+from counterveil.keys import COMMON, bind_common, write_keys
 from counterveil.ledger import MOST_SERVED, Ledger, backup
-from counterveil.randomness import new_id
+from counterveil.randomness import new_id, new_key
 
 A, B = b"a" * 32, b"b" * 32
 LATER = 2**40
@@ -335,7 +336,7 @@ def test_a_backup_keeps_the_watermark(tmp_path: Path) -> None:
 def test_a_backup_restored_over_a_ledger_whose_server_was_killed(tmp_path: Path) -> None:
     """The log that the killed server left is not the backup's: SQLite alone would mix them, and undo the refusal."""
     key, path = new_id(), tmp_path / "l"
-    with process(path, key, b"1", b"2", new=True, request=1) as server:
+    with process(path, key, b"1", b"2", new=True) as server:
         assert said(server) == "ok"
         backup(path, tmp_path / "copy")
         server.kill()
@@ -442,7 +443,7 @@ def test_whoever_lost_the_lock_while_sharing_it_is_refused(tmp_path: Path) -> No
     fcntl.flock(guard._file, fcntl.LOCK_UN)
     with process(tmp_path / "other", key, new=True) as other:
         assert said(other) == "ok"
-        guard._alone = False  # it had written already
+        guard.alone = False  # it had written already
         with pytest.raises(InvalidLedger, match="another ledger than the one in use"):
             guard.share(new_id())
     guard.release()
@@ -546,3 +547,70 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "l", 1)) as ledger:
         assert code(ledger, b"2", 0, B, LATER) == "ticket_used"
         assert ledger.count() == 2
+
+
+def test_a_copy_of_a_ledger_in_use_is_refused_without_its_log(tmp_path: Path) -> None:
+    """After a kill, or a copy while it runs: the file alone lacks the latest entries."""
+    key, path = new_id(), tmp_path / "l"
+    with process(path, key, b"1", new=True) as server:
+        assert said(server) == "ok"
+        alone = copy(path, tmp_path / "alone")
+        server.kill()
+        server.wait()
+    path.rename(tmp_path / "moved")
+    for lone in (alone, tmp_path / "moved"):
+        with pytest.raises(InvalidLedger, match="without the log beside it"):
+            Ledger(lone, 1, key_id=key)
+    (tmp_path / "l-wal").rename(tmp_path / "moved-wal")
+    with closing(Ledger(tmp_path / "moved", 1, key_id=key)) as both:
+        assert code(both, b"1", 0, B, LATER) == "ticket_used"
+    with closing(Ledger(tmp_path / "moved", 1, key_id=key)):  # closed cleanly: the file alone is enough
+        pass
+
+
+def test_one_file_has_one_path(tmp_path: Path) -> None:
+    """SQLite's log goes by the path: under two names one file would be two ledgers."""
+    key, path = new_id(), tmp_path / "l"
+    with closing(Ledger(path, 1, key_id=key, new=True)):
+        (tmp_path / "link").symlink_to(path)
+        with closing(Ledger(tmp_path / "link", 1, key_id=key)) as same:  # the same file, at its own path
+            assert same.path == path
+        (tmp_path / "hard").hardlink_to(path)
+        with pytest.raises(InvalidLedger, match="a file with several names"):
+            Ledger(tmp_path / "hard", 1, key_id=key)
+        (tmp_path / "hard").unlink()
+        path.rename(tmp_path / "moved")
+        with pytest.raises(InvalidLedger, match="in use"):
+            Ledger(tmp_path / "moved", 1, key_id=key)
+
+
+def test_a_server_has_one_ledger_whatever_its_common_key(tmp_path: Path) -> None:
+    owner = new_key()
+    with (
+        closing(Ledger(tmp_path / "one", 1, key_id=new_id(), owner=owner, new=True)),
+        pytest.raises(InvalidLedger, match="another ledger than the one in use"),
+    ):
+        Ledger(tmp_path / "two", 1, key_id=new_id(), owner=owner, new=True)
+
+
+def test_records_are_for_whoever_asked_and_come_after_the_question(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "l", 1, new=True)) as ledger:
+        assert code(ledger, b"id", 1, A, LATER, b"h") == "question_first"
+        assert code(ledger, b"id", 0, A, LATER, b"h") == "ok"
+        assert code(ledger, b"id", 1, B, LATER, b"other") == "ticket_used"
+        assert code(ledger, b"id", 1, B, LATER, b"h") == "ok"
+
+
+def test_a_common_key_is_bound_to_one_ledger(tmp_path: Path) -> None:
+    """A backup from before, or a new ledger, under a key in use would use its pads twice."""
+    write_keys(tmp_path)
+    key = tmp_path / COMMON
+    bind_common(key, 1, b"a" * 16)
+    bind_common(key, 1, b"a" * 16)
+    bind_common(key, 2, b"b" * 16)
+    with pytest.raises(InvalidKey, match="used with another ledger"):
+        bind_common(key, 1, b"b" * 16)
+    key.write_text("ab" * 32)  # rotated
+    bind_common(key, 1, b"b" * 16)
+    with pytest.raises(InvalidKey, match="used with another ledger"):
+        bind_common(key, 1, b"a" * 16)

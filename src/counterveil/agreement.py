@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from .errors import Disagreement, InvalidInput
 from .keys import fingerprint, is_pinned, is_signed
@@ -91,14 +90,8 @@ def _check_identity(peer: Peer) -> None:
     if not is_signed(key, signature, "manifest", *manifest.signed()):
         raise Disagreement(f"{peer.name}: its manifest does not carry its own signature; nothing was asked")
     said = manifest.issued.addresses[manifest.server - 1]
-    if _place(said) != _place(peer.url):
+    if said != peer.url:
         raise Disagreement(f"{peer.name}: the terms say that this server is at {said}; nothing was asked")
-
-
-def _place(url: str) -> tuple[str, str, int, str]:
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return parts.scheme, parts.hostname or "", port, parts.path.rstrip("/")
 
 
 def _difference(ours: object, theirs: object) -> str:

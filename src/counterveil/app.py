@@ -42,6 +42,7 @@ REFUSALS = {  # what a server may refuse, with its HTTP status
     "ticket_for_another_service": (403, "the ticket is for another service"),
     "too_slow": (408, "the body did not arrive in time"),
     "ticket_used": (409, "the ticket was used for another request"),
+    "question_first": (409, "a record was asked for before its question"),
     "ticket_expired": (410, "the ticket has expired"),
     "length_required": (411, "no Content-Length"),
     "other_terms": (412, "the request was made for other terms"),

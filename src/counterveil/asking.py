@@ -21,13 +21,13 @@ from . import wire
 from .agreement import Peer
 from .arrays import Bytes, Vector
 from .deployment import Deployment
-from .errors import Disagreement, InvalidInput, Malformed, Refused, ServerFault, Tampered
+from .errors import Disagreement, InvalidInput, Malformed, NotOffered, Refused, ServerFault, Tampered
 from .field import Residues
 from .forms import Question
 from .keys import SIGNATURE_BYTES, is_signed
 from .packages import unpackage
 from .preferences import Costs, Preferences
-from .randomness import KEY_BYTES, Fresh, Randomness
+from .randomness import KEY_BYTES, Fresh, Randomness, keystream, new_key, uniform
 from .records import Record, decode
 from .reveals import Outcome, Reader
 from .scheme import Scheme
@@ -41,6 +41,7 @@ Post = Callable[[Peer, Request, bytes, int, Sink | None], Awaitable[Reply]]
 
 _STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, or of more
 _REHEARSALS = 3
+_MOST_REHEARSED = 1 << 16  # rows; for more, the time that these take is multiplied
 
 
 class Offer(NamedTuple):
@@ -60,23 +61,44 @@ def make_offer(issued: SignedTerms, deployment: Deployment) -> Offer:
 
 def _rehearsed(deployment: Deployment, rows: int) -> float:
     """Return the seconds that compiling a question takes, or putting answers together and choosing; the longer."""
-    began = time.monotonic()
-    schema = deployment.schema
+    schema, scheme = deployment.schema, deployment.scheme
     own = np.array([feature.largest // 2 for feature in schema.features], dtype=np.int64)
-    question, _ = deployment.question(own, Preferences())
-    scheme = deployment.scheme
+    wishes = _most_wishes(deployment)
+    began = time.monotonic()
+    question, _ = deployment.question(own, wishes)
     scheme = scheme.among(range(1, scheme.needed() + 1))
     queries = scheme.query(question, Fresh())
     compiled = time.monotonic() - began
-    if not scheme.reveal.length(rows):
+    few = min(rows, _MOST_REHEARSED)
+    if scheme.reveal.timeless or not scheme.reveal.length(few):
         return compiled
-    answers = [Fresh().elements(scheme.field.q, scheme.sent(n, rows)) for n in range(1, scheme.servers + 1)]
-    reader = scheme.reader(question, queries, rows)
+    made_up = keystream(new_key())  # no secrets: these answers are thrown away
+    answers = [uniform(made_up, scheme.field.q, scheme.sent(n, few)) for n in range(1, scheme.servers + 1)]
+    reader = scheme.reader(question, queries, few)
     began = time.monotonic()
     for place, answer in enumerate(answers):
         reader.feed(place, answer)
     deployment.choose(scheme.reveal.relative(scheme.field, reader.outcome().revealed))
-    return max(compiled, time.monotonic() - began)
+    return max(compiled, (time.monotonic() - began) * rows / few)
+
+
+def _most_wishes(deployment: Deployment) -> Preferences:
+    """Return preferences that take as long to compile as any, as far as the deployment takes them."""
+    features = deployment.schema.cost_features
+    every = {f.name: [f.value(code) for code in range(f.steps + 1)] for f in features}
+    ordered = [f.name for f in features if f.ordered]
+    wishes = Preferences(
+        costs={name: dict.fromkeys(values, 0.5) for name, values in every.items()},
+        forbidden=every,
+        ranges={name: (every[name][0], every[name][-1]) for name in ordered},
+        immutable=list(every),
+        increase_only=ordered,
+    )
+    try:
+        deployment.question(np.zeros(len(deployment.schema.features), dtype=np.int64), wishes)
+    except NotOffered:
+        return Preferences()
+    return wishes
 
 
 async def settle(began: float, step: float) -> None:
@@ -114,6 +136,9 @@ class Asked:
         self.progress: Progress | None = None
         self._random: Randomness = randomness or Fresh()
         self._promised: Vector | None = None  # costs of the records, as the answers have them
+        self._secrets = {
+            n: self._random.elements(256, KEY_BYTES).astype(np.uint8).tobytes() for n in self.claims.servers
+        }
         self._question, self._queries = question, self.scheme.query(question, self._random)
         self._bodies = [wire.pack(self.scheme.field, query) for query in self._queries]
 
@@ -154,9 +179,9 @@ class Asked:
     def _message(
         self, kind: wire.RequestKind, peer: Peer, request: int, among: tuple[int, ...], body: bytes
     ) -> Request:
-        """Return a message with a secret of its own, which no other server could send (rule 13)."""
-        secret = self._random.elements(256, KEY_BYTES).astype(np.uint8).tobytes()
+        """Return a message with this server's secret, so that no other server could send it (rule 13)."""
         manifest = peer.manifest
+        secret = self._secrets[manifest.server]
         digest, key = self._offer.issued.digest, bytes.fromhex(manifest.key)
         return Request(
             wire.VERSION, kind, manifest.server, digest, key, self.ticket.encode(), request, among, secret, body

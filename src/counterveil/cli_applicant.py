@@ -50,8 +50,8 @@ def _addressed(command: Any) -> Any:
             "operators",
             multiple=True,
             metavar="KEY",
-            help="The public key of a server that must be among those asked, or its fingerprint: a file, or hexadecimal "
-            "digits. Get it from whoever operates that server, not from the institution. Repeatable.",
+            help="The public key of a server that must be among those asked, or its fingerprint: a file, or "
+            "hexadecimal digits. Get it from whoever operates that server, not from the institution. Repeatable.",
         ),
         click.option(
             "--issuer", metavar="KEY", help="The public key that must have signed the terms: a file, or hexadecimal."
@@ -460,8 +460,8 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
     grid.add_row(
         "the institution",
         "who got a ticket, if it asks. If it also runs a server, it can link the ticket, and so the person, to the "
-        f"time and the network address of the question; to what was asked only if it runs more than {scheme.collusion}. "
-        f"An applicant has {many}.",
+        f"time and the network address of the question; to what was asked only if it runs more than "
+        f"{scheme.collusion}. An applicant has {many}.",
     )
     grid.add_row("the network", "who asked whom and when; sizes, which are the same for every question.")
     return grid

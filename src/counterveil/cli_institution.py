@@ -20,7 +20,7 @@ from .database import Database
 from .deployment import Deployment
 from .errors import InvalidKey, MissingPackage, UnknownName, WrongType
 from .frames import Table, as_label
-from .keys import Issuer, SigningKey, read_common
+from .keys import Issuer, SigningKey, bind_common, read_common
 from .leakage import estimate, populations
 from .ledger import Ledger
 from .machine_code import cores
@@ -221,7 +221,14 @@ def serve(
     database = Database.open(bundle)
     common, own = read_common(common_key), SigningKey.load(key)
     deployment = check_holdings(server, database, terms, own)  # before a ledger is made
-    book = Ledger(ledger, server, key_id=key_id(common), new=new_ledger)
+    book = Ledger(ledger, server, key_id=key_id(common), owner=own.public, new=new_ledger)
+    try:
+        bind_common(common_key, server, book.instance)
+    except InvalidKey:
+        book.close()
+        if new_ledger:
+            ledger.unlink()  # it was made just now, and is of no use
+        raise
     running = Server(server, database, terms, key=common, own=own, ledger=book, threads=threads, least=engine.LASTING)
     operator = None
     if operator_token:

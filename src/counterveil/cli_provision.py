@@ -58,7 +58,9 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
 )
 @click.option("-o", "--output", type=_PATH, required=True, help="The terms file to write.")
 @click.option(
-    "--service", default="counterveil", show_default=True, help="A name for the service. Tickets are good for it alone."
+    "--service",
+    required=True,
+    help="A name for the service, such as bank.example/loans. Tickets are good for it alone.",
 )
 @click.option("--open", "is_open", is_flag=True, help="Let everyone ask as often as they like, without tickets.")
 @click.option(

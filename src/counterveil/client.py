@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -49,8 +50,8 @@ class AsyncClient:
     terms : a terms file, or what was read from one. With it, a question is checked and compiled before any connection;
         without it, the terms come from the servers, who then see that somebody looked.
     issuer : the public key that must have signed the terms, 32 bytes.
-    operators : public keys of servers that must be among those asked, 32 bytes each, or their fingerprints, 16 bytes. Get
-        at least one from its operator and not from the institution, which could otherwise run all the servers itself.
+    operators : public keys of servers that must be among those asked, 32 bytes each, or their fingerprints, 16 bytes.
+        Get at least one from its operator and not from the institution, which could otherwise run all the servers.
     insecure : allow plain http to other machines. Whoever is on the way then reads the question.
     timeout : seconds for a server to answer one request.
     patience : seconds over which a request is sent again, the same bytes, when the connection breaks.
@@ -79,17 +80,15 @@ class AsyncClient:
         if servers is None and issued is None:
             raise WrongType("servers", got="neither servers nor terms", expected="the addresses, or a terms file")
         listed = issued.addresses if servers is None and issued else servers
-        self.urls = [str(url).rstrip("/") for url in checks.listed("servers", listed, "a list of addresses")]
+        self.urls = [_address(url, insecure) for url in checks.listed("servers", listed, "a list of addresses")]
         for what, seconds in (("timeout", timeout), ("patience", patience)):
             if not isinstance(seconds, int | float) or not 0 <= seconds < 1e6:
                 raise OutOfRange(what, got=seconds, expected="seconds, 0 or more")
         self.timeout, self.patience, self.watch, self._progress = timeout, patience, watch, progress
         self._issuer, self._operators = issuer, tuple(operators)
-        self.targets = {url: (connect_to or {}).get(url, url) for url in self.urls}
-        for url in self.urls:
-            _check_address(url, insecure)
-        secure = any(target.startswith("https:") for target in self.targets.values())
-        self.verify = httpx2.create_ssl_context() if verify is True and secure else verify if secure else False
+        others = {_address(url, True): _address(to, insecure) for url, to in (connect_to or {}).items()}
+        self.targets = {url: others.get(url, url) for url in self.urls}
+        self.verify = httpx2.create_ssl_context() if verify is True else verify
         self.traffic = {url: Traffic() for url in self.urls}
         self.peers: list[Peer] = []  # as their manifests have them, once they were visited
         self._pinned, self._offer, self._looked = issued is not None, None, None
@@ -238,23 +237,22 @@ class AsyncClient:
     def _own_ticket(self, terms: Terms, deployment: Deployment, robust: int) -> Ticket:
         known = [peer.manifest.server for peer in self.peers] or range(1, terms.parameters.servers + 1)
         numbers = sorted(known)[: deployment.scheme.needed(robust)]
-        expires = int(time.time()) + terms.window // 2
+        step = max(1, terms.window // 4)  # coarse: a clock to the second would tell one applicant from another
+        expires = (int(time.time()) + terms.window // 2) // step * step
         return tickets.mint(terms, numbers, expires=expires, k=deployment.k, liars=robust)
 
 
-def _check_address(url: str, insecure: bool) -> None:
-    """Refuse what is no address, and plain http to another machine."""
+def _address(given: Any, insecure: bool) -> str:
+    """Return an address in its one form; refuse what is none, and plain http to another machine."""
     try:
-        address = httpx2.URL(url)
-        right = address.scheme in ("http", "https") and bool(address.host) and (address.port or 0) < 1 << 16
-    except httpx2.InvalidURL:
-        right = False
-    if not right:
-        raise ServerFault(url, "is not an address, such as https://one.example")
-    if address.scheme == "http" and not insecure and not is_loopback(address.host):
+        url = wire.canonical(str(given))
+    except Malformed:
+        raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
+    if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
         raise ServerFault(
             url, "is plain http: whoever is on the way to both servers reads the question; expected https"
         )
+    return url
 
 
 def is_loopback(host: str) -> bool:

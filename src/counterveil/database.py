@@ -95,6 +95,7 @@ class Database:
     blind: bytes = b""
     source: Vector | None = None  # where each row stood in the frame; known to the builder alone
     _opened_digest: str = ""  # the digest, where it is known already
+    _opened_packed: str = ""  # likewise
 
     def __repr__(self) -> str:
         return f"Database({len(self.codes)} rows, {len(self.schema.features)} features, records of {self.record}s)"
@@ -182,12 +183,17 @@ class Database:
         """The SHA-256 of everything in the bundle but the signatures and packages, in hexadecimal."""
         return self._opened_digest or hashlib.sha256(_json(self._manifest())).hexdigest()
 
+    @cached_property
+    def packed(self) -> str:
+        """The SHA-256 of the packages, in hexadecimal."""
+        return self._opened_packed or _describe(self.served).sha256
+
     def sign(self, issuer: Issuer, *, progress: bool = False) -> Database:
         """Return the database with every record signed and packaged, ready for servers.
 
         The same data and the same key give the same bytes.
         """
-        bare = replace(self, served=self.records, signer=b"", blind=b"", _opened_digest="")
+        bare = replace(self, served=self.records, signer=b"", blind=b"", _opened_digest="", _opened_packed="")
         blind = hashlib.sha256(issuer.sign("blind", bytes.fromhex(bare.digest))).digest()
         named = replace(bare, signer=issuer.public, blind=blind)
         digest = hashlib.sha256(_json(named._manifest(bare.served))).digest()
@@ -220,7 +226,7 @@ class Database:
             raise InvalidBundle(
                 str(path), got="something that is not a file", expected="a file, or nothing, to replace"
             )
-        packed = _describe(self.served).sha256 if self.signer else ""
+        packed = self.packed if self.signer else ""
         manifest = _json(msgspec.structs.replace(self._manifest(), digest=self.digest, packed=packed))
         head = _MAGIC + len(manifest).to_bytes(8, "little") + manifest
         temporary = None
@@ -310,6 +316,7 @@ class Database:
             signer=bytes.fromhex(manifest.signer),
             blind=bytes.fromhex(manifest.blind),
             _opened_digest=manifest.digest,
+            _opened_packed=manifest.packed,
         )
 
 

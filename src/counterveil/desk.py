@@ -96,7 +96,10 @@ class Desk:
                     raise ClientDisconnect  # before the ticket is spent
                 await run_in_threadpool(admitted.spend)
                 reply = await self._compute(partial(_Source, admitted.answer))
-                await self._send(reply, place, scope, receive, send)
+                # After its last answer a ticket's connection has served: a page cannot close it, and two questions
+                # over one connection are one person's.
+                headers = {"content-length": str(reply.length)} | ({"connection": "close"} if admitted.last else {})
+                await self._send(reply, headers, place, scope, receive, send)
         except GaveWay:
             await _hang_up(scope, receive)
 
@@ -116,7 +119,9 @@ class Desk:
                 raise Refused("too_slow", f"the body did not arrive within {seconds:.0f} seconds") from None
             return await anyio.to_thread.run_sync(self._server.admit, body, kind, limiter=self._checking)
 
-    async def _send(self, reply: _Source, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send(
+        self, reply: _Source, headers: dict[str, str], place: Place, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Send an answer as it is made and read; one who takes too long for it is cut off."""
 
         async def sending(message: Message) -> None:
@@ -124,9 +129,7 @@ class Desk:
                 await send(message)
             place.moved(len(message.get("body", b"")))
 
-        answer = StreamingResponse(
-            self._pieces(reply), media_type=wire.MEDIA_TYPE, headers={"content-length": str(reply.length)}
-        )
+        answer = StreamingResponse(self._pieces(reply), media_type=wire.MEDIA_TYPE, headers=headers)
         with reply, anyio.move_on_after(_PATIENCE + reply.length / _SLOWEST_READER) as limit:
             await answer(scope, receive, sending)
         if limit.cancelled_caught:

@@ -1,4 +1,4 @@
-"""Every error Counterveil raises on purpose, and the two warnings it gives.
+"""Every error Counterveil raises on purpose, and the warnings it gives.
 
     CounterveilError
     ├── Refused                a server's reason not to answer, by its code
@@ -30,7 +30,8 @@
 
     CounterveilWarning (a UserWarning)
     ├── NoMask                 a masked reveal with d_min = 1 hides nothing
-    └── OversizedField         q is not the smallest prime that works
+    ├── OversizedField         q is not the smallest prime that works
+    └── Unbound                it cannot be noted which ledger a common key is used with
 
 Each error says what it got and what it expected, in that order, and is raised before any work is done.
 """
@@ -167,6 +168,10 @@ class CounterveilWarning(UserWarning):
 
 class NoMask(CounterveilWarning):
     """A masked reveal whose mask is always zero."""
+
+
+class Unbound(CounterveilWarning):
+    """A common key beside which nothing can be written, so that a second ledger under it goes unnoticed."""
 
 
 class OversizedField(CounterveilWarning):

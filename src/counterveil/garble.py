@@ -96,7 +96,7 @@ class Garbler:
         a0 ^= b0
         a0 ^= b1 & p_b
         b1 ^= a
-        self.tables += [a1, b1]
+        self.tables += [a1.copy(), b1.copy()]  # or they would keep all of `out`
         return np.asarray(a0)
 
 

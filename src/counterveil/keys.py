@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from .errors import InvalidKey
-from .randomness import KEY_BYTES, VERSION, frame, new_key
+from .errors import InvalidKey, Unbound
+from .randomness import KEY_BYTES, VERSION, frame, key_id, new_key
 
 SIGNATURE_BYTES = 64
 COMMON, PRIVATE, PUBLIC = "common.key", "issuer.key", "issuer.pub"
@@ -146,6 +147,27 @@ def read_common(path: str | Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise InvalidKey(str(path), got="something else", expected=f"{2 * KEY_BYTES} hexadecimal digits")
     return key
+
+
+def bind_common(path: str | Path, server: int, instance: bytes) -> None:
+    """Note beside a common key which ledger a server uses with it, and refuse another: its pads would be used twice.
+
+    Where nothing can be written there, this is left to the operator, who is told.
+    """
+    key, note = key_id(read_common(path)).hex(), Path(f"{path}.server-{server}")
+    try:
+        held = note.read_text("ascii").split() if note.exists() else []
+        if held[:1] != [key]:
+            note.write_text(f"{key} {instance.hex()}\n", "ascii")
+        elif held != [key, instance.hex()]:
+            raise InvalidKey(
+                str(path),
+                got="a common key that was used with another ledger",
+                expected="that ledger, or a new common key",
+            )
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or "no text"
+        warnings.warn(f"{note}: {said}; a second ledger under this key would not be noticed", Unbound, stacklevel=2)
 
 
 def read_public(path: str | Path) -> bytes:

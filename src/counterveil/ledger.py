@@ -53,12 +53,12 @@ CREATE TABLE origin (instance BLOB NOT NULL);
 CREATE TABLE keys (id BLOB PRIMARY KEY, refused INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE spent (
     ticket BLOB NOT NULL, request INTEGER NOT NULL, fingerprint BLOB NOT NULL, expires INTEGER NOT NULL,
-    served INTEGER NOT NULL, PRIMARY KEY (ticket, request)
+    served INTEGER NOT NULL, holder BLOB NOT NULL, PRIMARY KEY (ticket, request)
 ) WITHOUT ROWID;
 CREATE INDEX spent_by_expiry ON spent (expires);
 """
 _ENTER = """
-INSERT INTO spent VALUES (?1, ?2, ?3, ?4, 1) ON CONFLICT (ticket, request)
+INSERT INTO spent VALUES (?1, ?2, ?3, ?4, 1, ?6) ON CONFLICT (ticket, request)
 DO UPDATE SET served = served + 1 WHERE fingerprint = ?3 AND served < ?5 RETURNING served
 """
 _COPY = """
@@ -83,20 +83,26 @@ class Ledger:
         server: int,
         *,
         key_id: bytes = b"",
+        owner: bytes = b"",
         new: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the ledger of a server under the common key of that id; `new` makes it, where there is none."""
+        """Open the ledger of a server under the common key of that id; `new` makes it, where there is none.
+
+        `owner` is the server's own public key: whatever the common key, it has one ledger at a time.
+        """
         if len(key_id) not in (0, KEY_ID_BYTES):
             raise WrongType("key id", got=f"{len(key_id)} bytes", expected=f"{KEY_ID_BYTES}, or none")
-        self.path, self._clock, self._lock = Path(path).absolute(), clock, threading.Lock()
+        self.path = Path(os.path.realpath(path))  # SQLite's log goes by the path: one file, one path
+        self._clock, self._lock = clock, threading.Lock()
         self._database: sqlite3.Connection | None = None
-        self._guard: _Guard | None = None
+        self._guards: list[_Guard] = []
+        self._opened = False  # or the file is not ours to write
         self._purged = 0.0
         if not new and not self.path.is_file():
             raise InvalidLedger(str(path), got="no ledger", expected="the one it had; --new-ledger makes one")
         try:
-            self._open(server, key_id, new)
+            self._open(server, key_id, owner, new)
         except (OSError, sqlite3.Error) as error:
             self.close()
             raise _unusable(path, error) from None
@@ -104,14 +110,18 @@ class Ledger:
             self.close()
             raise
 
-    def _open(self, server: int, key_id: bytes, new: bool) -> None:
+    def _open(self, server: int, key_id: bytes, owner: bytes, new: bool) -> None:
         if new:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         self._place = _place(self.path)
+        if self.path.stat().st_nlink > 1:
+            raise InvalidLedger(str(self.path), got="a file with several names", expected="one: each would have a log")
+        if fcntl:
+            for name in filter(None, (key_id, owner)):
+                self._guards.append(_Guard(name, server, self.path, self._place))
+        alone = bool(self._guards) and self._guards[0].alone  # nobody else opens or closes it now
         log = self.path.with_name(f"{self.path.name}-wal").exists()
-        if key_id and fcntl:
-            self._guard = _Guard(key_id, server, self.path, self._place)
         self._database = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         self._run("PRAGMA journal_mode = WAL")
         self._run("PRAGMA synchronous = FULL")  # on disk when a transaction returns
@@ -119,19 +129,21 @@ class Ledger:
             if new:
                 self._create(server)
             self._admit(server, key_id)
-            if self._guard:
-                self._guard.refuse_others(self.instance)
-            if not log and self._run("SELECT 1 FROM about WHERE in_use"):
+            for guard in self._guards:
+                guard.refuse_others(self.instance)
+            if alone and not log and self._run("SELECT 1 FROM about WHERE in_use"):
                 raise InvalidLedger(
                     str(self.path),
                     got="a copy of a ledger that was in use, without the log beside it (-wal)",
                     expected="both files, or a backup: entries are missing from this one alone",
                 )
-            self._run("UPDATE about SET in_use = 1")
-        if self._guard:
-            self._guard.share(self.instance)
+            if self._guards:
+                self._run("UPDATE about SET in_use = 1")
+        for guard in self._guards:
+            guard.share(self.instance)
         self.purge()
         self._empty_log()
+        self._opened = True
 
     def _create(self, server: int) -> None:
         if self._run("SELECT 1 FROM sqlite_master"):
@@ -188,27 +200,34 @@ class Ledger:
                     self._run("ROLLBACK")
                 raise
 
-    def spend(self, ticket: bytes, request: int, fingerprint: bytes, expires: int) -> None:
+    def spend(self, ticket: bytes, request: int, fingerprint: bytes, expires: int, holder: bytes = b"") -> None:
         """Enter a request, durably. The same bytes may come again, 64 times in all.
 
-        Other bytes are refused, and so is what expired.
+        Other bytes are refused, and so is what expired. `holder` is a hash of the secret that the request shows:
+        records are for whoever asked the question, and come after it.
         """
         try:
             if self._clock() - self._purged > _PURGE_EVERY:
                 self.purge()
             with self._transaction():
-                self._enter(hashlib.sha256(ticket).digest(), request, fingerprint, expires)
+                self._enter(hashlib.sha256(ticket).digest(), request, fingerprint, expires, holder)
         except (OSError, sqlite3.Error):
             raise _unwritable() from None
 
-    def _enter(self, ticket: bytes, request: int, fingerprint: bytes, expires: int) -> None:
+    def _enter(self, ticket: bytes, request: int, fingerprint: bytes, expires: int, holder: bytes) -> None:
         if expires <= max(self._watermark(), self._clock()):
             raise Refused("ticket_expired", "the ticket has expired")
-        served = self._run(_ENTER, ticket, request, fingerprint, expires, MOST_SERVED)
+        if request:
+            asked = self._run("SELECT holder FROM spent WHERE ticket = ? AND request = 0", ticket)
+            if not asked:
+                raise Refused("question_first", "a record comes after the question of its ticket")
+            if asked != [(holder,)]:
+                raise _used()
+        served = self._run(_ENTER, ticket, request, fingerprint, expires, MOST_SERVED, holder)
         if not served:
             ((held,),) = self._run("SELECT fingerprint FROM spent WHERE ticket = ? AND request = ?", ticket, request)
             if held != fingerprint:
-                raise Refused("ticket_used", "the ticket was used for another request")
+                raise _used()
             raise Refused("too_often", "this request was sent again too often")
         first = int(served == [(1,)] and request == 0)
         self._run("UPDATE about SET questions = questions + ?, writes = writes + 1", first)
@@ -258,14 +277,15 @@ class Ledger:
         """Close the file. All that was entered is then in it, and not only in its log."""
         with self._lock:
             if self._database is not None:
-                if self._guard is None or self._guard.is_last():
+                if self._opened and (not self._guards or self._guards[0].is_last()):
                     with suppress(sqlite3.Error):
-                        self._run("UPDATE about SET in_use = 0 WHERE instance = ?", getattr(self, "instance", b""))
+                        self._run(f"PRAGMA busy_timeout = {int(1000 * _LAST_WAIT)}")
+                        self._run("UPDATE about SET in_use = 0")
                 self._empty_log()
                 self._database.close()
                 self._database = None
-            if self._guard is not None:
-                self._guard.release()
+            for guard in self._guards:
+                guard.release()
 
     def _empty_log(self) -> None:
         """Move what is in the write-ahead log to the file, unless others keep it busy."""
@@ -330,11 +350,11 @@ class _Guard:
         name = _private_folder() / hashlib.sha256(frame([key_id, server])).hexdigest()
         self._file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         self.release = weakref.finalize(self, os.close, self._file)
-        self._alone, self._others = False, False
+        self.alone, self._others = False, False
         until, last = time.monotonic() + _GRACE, time.monotonic() + _PATIENCE
         while not self._try(fcntl.LOCK_EX):
             if self._try(fcntl.LOCK_SH):
-                if self._read()[0] == self._place:
+                if self._read()[::2] == [self._place, str(path)]:
                     return
                 fcntl.flock(self._file, fcntl.LOCK_UN)
                 last = until
@@ -344,7 +364,7 @@ class _Guard:
                     raise self._refusal("another file, which was there before and is in use")
                 return
             time.sleep(0.01)
-        self._alone = True
+        self.alone = True
 
     def _try(self, how: int) -> bool:
         try:
@@ -366,7 +386,7 @@ class _Guard:
 
     def share(self, instance: bytes) -> None:
         """Share the lock with other processes of this ledger."""
-        if self._alone:
+        if self.alone:
             content = os.fsencode(f"{self._place}\n{instance.hex()}\n{self._path}")
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, content, 0)
@@ -424,6 +444,10 @@ def _unusable(path: str | Path, error: OSError | sqlite3.Error) -> InvalidLedger
 
 def _unwritable() -> Refused:
     return Refused("not_ready", "the ledger cannot be written")
+
+
+def _used() -> Refused:
+    return Refused("ticket_used", "the ticket was used for another request")
 
 
 def _moved() -> Refused:

@@ -213,7 +213,7 @@ def _own_table(feature: Feature, a: int, table: Mapping[Any, float]) -> Floats:
     for value, cost in table.items():
         if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= 1:
             raise OutOfRange(f"costs, {feature.name}, {value!r}", got=cost, expected="0 to 1")
-        costs[_code(f"costs, {feature.name}", feature, value)] = cost
+    costs[_codes(f"costs, {feature.name}", feature, list(table))] = list(table.values())
     return costs
 
 
@@ -233,8 +233,7 @@ def _allowed(feature: Feature, a: int, preferences: Preferences) -> dict[str, ND
             allowed[given] = (onwards & there & (a <= feature.steps)) | (codes == a)
     if name in preferences.forbidden:
         may = np.ones(feature.largest + 1, dtype=bool)
-        for value in preferences.forbidden[name]:
-            may[_code(f"forbidden, {name}", feature, value)] = False
+        may[_codes(f"forbidden, {name}", feature, list(preferences.forbidden[name]))] = False
         allowed["forbidden"] = may
     return allowed
 
@@ -256,13 +255,15 @@ def _in_range(feature: Feature, bounds: tuple[Any, Any]) -> NDArray[np.bool_]:
         least, most = least - slack, most + slack
         return np.asarray((values >= least) & (values <= most))
     codes = np.arange(feature.largest + 1)
-    least = 0 if low is None else _code(f"ranges, {feature.name}", feature, low)
-    most = feature.largest if high is None else _code(f"ranges, {feature.name}", feature, high)
+    what = f"ranges, {feature.name}"
+    least = 0 if low is None else int(_codes(what, feature, [low])[0])
+    most = feature.largest if high is None else int(_codes(what, feature, [high])[0])
     return np.asarray((codes >= least) & (codes <= most))
 
 
-def _code(what: str, feature: Feature, value: Any) -> int:
+def _codes(what: str, feature: Feature, values: list[Any]) -> Vector:
+    """Return the levels of all values at once: one by one, many would take a time that tells how many."""
     try:
-        return int(feature.codes([value])[0])
+        return feature.codes(values) if values else np.zeros(0, dtype=np.int64)
     except (MissingValue, OutOfRange, WrongType) as error:
         raise type(error)(what, got=error.got, expected=error.expected) from None

@@ -19,7 +19,7 @@ import numpy as np
 from . import checks, engine, tickets, wire
 from .database import Database
 from .deployment import Deployment
-from .errors import InvalidKey, InvalidTerms, Refused
+from .errors import InvalidBundle, InvalidKey, InvalidTerms, Refused
 from .keys import SigningKey
 from .ledger import Ledger
 from .randomness import key_id
@@ -51,6 +51,7 @@ class Admitted(NamedTuple):
     fingerprint: bytes  # SHA-256 of its bytes, which hold the applicant's secret
     spend: Callable[[], None]  # enters it in the ledger, or refuses
     answer: Callable[[], Reply]  # only after `spend`
+    last: bool  # whether it is the last that its ticket gives here
 
     def answered(self) -> Reply:
         """Spend, then answer."""
@@ -65,6 +66,8 @@ def check_holdings(number: int, database: Database, issued: SignedTerms, own: Si
     checks.integer("server", number, 1, deployment.scheme.servers)
     if database.digest != terms.database or database.signer.hex() != terms.issuer:
         raise InvalidTerms("terms", got="another bundle's", expected=f"those of {database.digest}")
+    if database.packed != terms.packages:
+        raise InvalidBundle("bundle", got="other packages than the terms name", expected="the file they were made for")
     if own.public.hex() != terms.keys[number - 1]:
         raise InvalidKey("server's key", got="another one", expected=f"that of server {number} in the terms")
     deployment.check_serves(database)
@@ -167,11 +170,12 @@ class Server:
             raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
         scheme = self._scheme.among(claims.servers, claims.liars)
         check = self._question if kind == "query" else self._record_step
-        fingerprint = hashlib.sha256(body).digest()
+        fingerprint, holder = hashlib.sha256(body).digest(), hashlib.sha256(message.secret).digest()
         return Admitted(
             fingerprint,
-            partial(self.ledger.spend, claims.id, message.request, fingerprint, claims.expires),
+            partial(self.ledger.spend, claims.id, message.request, fingerprint, claims.expires, holder),
             check(message, claims, ticket.signed, scheme),
+            last=scheme.reveal.inside or message.request == claims.k,
         )
 
     def _question(self, message: Request, claims: Claims, signed: bytes, scheme: Scheme) -> Callable[[], Reply]:

@@ -24,6 +24,7 @@ from .schema import Schema
 from .wire import Parameters, SignedTerms, Terms
 
 _PURPOSE = "terms"
+_LONGEST = 1 << 30  # bytes of an answer
 
 
 def make_terms(
@@ -31,7 +32,7 @@ def make_terms(
     deployment: Deployment,
     *,
     keys: Sequence[bytes],
-    service: str = "counterveil",
+    service: str,
     is_open: bool = False,
     window: int = 600,
     robust: int = 0,
@@ -44,12 +45,7 @@ def make_terms(
         everyone = range(1, deployment.scheme.servers + 1)
         deployment.scheme.among(everyone, checks.integer("robust", robust, 0))  # refuses a mask, or too few servers
     scheme = deployment.scheme
-    longest = max(
-        scheme.alphabet.packed(scheme.sent(n, len(database.codes), deployment.record_bytes))
-        for n in range(1, scheme.servers + 1)
-    )
-    if longest >= 1 << 32:
-        raise NotOffered("scheme", got=f"answers of {longest / 2**30:.1f} GiB", expected="less than 4 GiB")
+    _check_length(deployment, len(database.codes))
     if len(keys) != scheme.servers:
         raise InvalidTerms("servers", got=f"keys of {len(keys)}", expected=f"a key for each of {scheme.servers}")
     terms = Terms(
@@ -62,6 +58,7 @@ def make_terms(
         rows=len(database.codes),
         record=deployment.record,
         database=database.digest,
+        packages=database.packed,
         issuer=database.signer.hex(),
         keys=tuple(key.hex() for key in keys),
         tickets="open" if is_open else "signed",
@@ -75,7 +72,7 @@ def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> Signed
     """Return the terms and the servers' addresses, by number, with the issuer's signature of both."""
     if issuer.public.hex() != terms.issuer:
         raise InvalidTerms("key", got="another issuer's", expected="the key that signed the bundle")
-    bare = SignedTerms(terms.text(), tuple(address.rstrip("/") for address in addresses), "0" * 128)
+    bare = SignedTerms(terms.text(), tuple(map(wire.canonical, addresses)), "0" * 128)
     signature = issuer.sign(_PURPOSE, *bare.signed()).hex()
     return check_terms(wire.decode_terms(wire.encode_terms(msgspec.structs.replace(bare, signature=signature))))
 
@@ -126,4 +123,18 @@ def deployment_of(terms: Terms) -> Deployment:
         raise Disagreement(f"q: got {scheme.field.q}, expected {right}; nothing was asked")
     if len(scheme.alphas) != made.scheme.servers:
         raise Disagreement(f"alphas: got {len(scheme.alphas)}, expected one for each of {made.scheme.servers} servers")
-    return replace(made, scheme=scheme)
+    made = replace(made, scheme=scheme)
+    try:
+        _check_length(made, terms.rows)
+    except NotOffered as error:
+        raise Disagreement(f"the servers' terms are refused: {error}") from None
+    return made
+
+
+def _check_length(deployment: Deployment, rows: int) -> None:
+    """Refuse answers that nobody could hold, or wait for."""
+    scheme = deployment.scheme
+    servers = range(1, scheme.servers + 1)
+    longest = max(scheme.alphabet.packed(scheme.sent(n, rows, deployment.record_bytes)) for n in servers)
+    if longest >= _LONGEST:
+        raise NotOffered("scheme", got=f"answers of {longest / 2**30:.1f} GiB", expected="less than 1 GiB")

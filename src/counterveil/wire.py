@@ -9,9 +9,12 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import ipaddress
+import re
 import unicodedata
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -46,7 +49,8 @@ Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
 Service = Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]{1,64}$")]
 # Nothing that could end a list of addresses in a page's content security policy.
-Address = Annotated[str, Meta(pattern=r"^https?://[A-Za-z0-9.:\[\]-]{1,200}(/[A-Za-z0-9._~-]{1,50}){0,4}$")]
+_ADDRESS = r"https?://[a-z0-9.:\[\]-]{1,200}(/[A-Za-z0-9._~-]{1,50}){0,4}"
+Address = Annotated[str, Meta(pattern=f"^{_ADDRESS}$")]
 RequestKind = Literal["query", "record-query"]
 ReplyKind = Literal["answer", "record-answer"]
 
@@ -150,6 +154,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: Annotated[int, Meta(ge=1, lt=1 << 28)]
     record: RecordKind
     database: Hex32  # the bundle's digest
+    packages: Hex32  # the SHA-256 of all its packages, so that an operator with another file notices
     issuer: Hex32  # whose signature tickets, records and these terms carry
     keys: Annotated[tuple[Hex32, ...], Meta(min_length=1, max_length=MOST_SERVERS)]  # each server's own
     tickets: Literal["signed", "open"]
@@ -274,6 +279,26 @@ def check_terms(terms: Terms) -> Terms:
     return _from_json("terms", terms.text().encode(), Terms)
 
 
+def canonical(text: str) -> str:
+    """Return an address in its one form: lower case, no default port, no slash at the end; refuse what is none.
+
+    Whatever else an address could carry, a name, a query or a fragment, would mark who uses it.
+    """
+    try:
+        parts = urlsplit(text)
+        scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
+        if ":" in host:
+            host = f"[{ipaddress.IPv6Address(host)}]"
+        more = parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment
+    except ValueError:
+        scheme, host, port, more, parts = "", "", None, "", urlsplit("")
+    shown = "" if port in (None, 443 if scheme == "https" else 80) else f":{port}"
+    made = f"{scheme}://{host}{shown}{parts.path.rstrip('/')}"
+    if more or not host or not re.fullmatch(_ADDRESS, made) or re.search(r"[?#\\\s]", text):
+        raise Malformed("address", got=repr(text[:100]), expected="an address such as https://one.example")
+    return made
+
+
 def encode_terms(signed: SignedTerms) -> bytes:
     """Return a terms file."""
     return msgspec.json.format(msgspec.json.encode(signed), indent=1) + b"\n"
@@ -301,6 +326,8 @@ def _with_terms(signed: SignedTerms) -> SignedTerms:
     if not len(terms.keys) == len(signed.addresses) == terms.parameters.servers:
         got = f"{len(terms.keys)} keys and {len(signed.addresses)} addresses"
         raise Malformed("terms", got=got, expected=f"one of each for {terms.parameters.servers} servers")
+    if any(canonical(address) != address for address in signed.addresses):
+        raise Malformed("terms", got="an address in another form", expected="lower case, without default ports")
     if len(set(terms.keys)) < len(terms.keys) or len(set(signed.addresses)) < len(signed.addresses):
         raise Malformed("terms", got="one key or address twice", expected="each server's own")
     return signed

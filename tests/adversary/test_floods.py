@@ -310,7 +310,7 @@ class Stub:
             self.under_way -= 1
             return Reply(5, iter([b"right"]))
 
-        return Admitted(body, spend, answer)
+        return Admitted(body, spend, answer, last=False)
 
 
 async def ask(desk: Desk, body: bytes) -> tuple[int, bytes]:

@@ -60,6 +60,7 @@ def mixtures(made: Deployed, spir: Spir, pair: tuple[int, int], liars: int) -> l
     found = []
     for bodies in made_up:
         ticket, answers = made.ticket(liars=liars, servers=list(range(1, len(made.servers) + 1))), []
+        made.ask_nothing(ticket, among)
         for n, body in zip(among, bodies, strict=True):
             request = made.request("record-query", n, ticket, 1, among, body)
             reply = wire.decode_reply(made.servers[n - 1].record(wire.encode(request)).whole(), "record-answer")
@@ -102,6 +103,23 @@ def test_the_control_unpackaged_records_come_apart() -> None:
     mixed = a ^ PRODUCTS[16, b]
     assert np.array_equal(mixed & 15, a)
     assert np.array_equal(mixed >> 4, b)
+
+
+@pytest.mark.parametrize("reveal", ["sealed", "differences"])
+def test_no_record_before_its_question_and_none_for_another(reveal: str, tmp_path: Path) -> None:
+    """A record first, then a made-up question, told a bit more; another server could burn the ticket."""
+    with deployed(tmp_path, numbers_database(30, 3), 2, scheme=f"table/{reveal}") as made:
+        ticket, first = made.ticket(), made.servers[0]
+        body = bytes(first._spir(0).query_bytes(first._positions))
+        record = made.request("record-query", 1, ticket, 1, (1, 2), body)
+        with pytest.raises(Refused) as refused:
+            first.record(wire.encode(record))
+        assert refused.value.code == "question_first"
+        made.ask_nothing(ticket, [1, 2])
+        with pytest.raises(Refused) as refused:  # from whoever has the ticket, and not the secret
+            first.record(wire.encode(_with(record, secret=new_key())))
+        assert refused.value.code == "ticket_used"
+        assert first.record(wire.encode(record)).whole()  # the applicant's own still works
 
 
 def rotated(made: Deployed, n: int, key: bytes) -> Server:

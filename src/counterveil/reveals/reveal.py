@@ -77,6 +77,7 @@ class Reveal(ABC):
     expansion: int = 1  # s: costs are multiplied by it before masking (rule 9)
 
     inside: ClassVar[bool] = False  # whether the answer brings the record, so that nothing is fetched
+    timeless: ClassVar[bool] = False  # whether reading the answers takes a time that depends on public numbers alone
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shuffle", checks.flag("shuffle", self.shuffle))

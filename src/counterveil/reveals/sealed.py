@@ -43,6 +43,7 @@ class Sealed(Reveal):
     shuffle: bool = True
 
     most = 1
+    timeless = True  # every row's gates are evaluated, whatever they say
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,8 @@ import { decodeReply, decodeTicket, digestOf, encodeRequest, frame, headOf, isSi
 
 const MANIFEST = 4 << 20, ENVELOPE = 1024; // bytes
 const STEP = 20; // milliseconds: what is computed here ends on a multiple of that, or of more, so that no server can time it
-const REHEARSALS = 3;
+const REHEARSALS = 3, REHEARSED = 65536; // tries, and rows at most: of more rows the time is scaled
+const LARGEST = 2 ** 30; // bytes: no server's answer may have that many
 
 // One deployment, as its servers' manifests describe it.
 export class Deployment {
@@ -48,12 +49,20 @@ export class Deployment {
     this.length = this.differences ? this.rows - 1 : this.rows;
     this.positions = this.sealed ? 2 ** height(this.rows) : this.rows;
     this.recordBytes = this.schema.recordBytes(terms.record) + 64 + 32; // signed and packaged
+    const largest = Math.max(...this.answers(1));
+    if (!(largest < LARGEST)) throw new Trouble("terms", `answers of ${largest} bytes`);
   }
 
   // What a question reveals, in one line, as tickets name it.
   get reveals() {
     const { scheme, shuffle, d_min: dMin } = this.terms.parameters;
     return scheme.slice(scheme.indexOf("/") + 1) + (shuffle ? ", shuffled" : "") + (dMin > 1 ? `, mask below ${dMin}` : "");
+  }
+
+  // The bytes of the answer to one question, from each of so many servers.
+  answers(servers) {
+    const bits = bitsOf(this.q);
+    return this.sealed ? answerBytes(this.rows, bits, this.inside ? this.recordBytes : 0) : Array(servers).fill(packedBytes(bits, this.length));
   }
 
   needed(liars = 0) {
@@ -77,12 +86,15 @@ async function settle(began, step) {
 
 // --- who is asked ----------------------------------------------------------------------------------------------------
 
+// This machine, which nobody stands before.
+export const isLoopback = (hostname) => /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname);
+
 // An address as all others are compared with it. Over plain http, whoever is on the way to both servers reads the question.
 export function addressOf(text) {
   const url = URL.canParse(text) ? new URL(text) : {};
   if (!["http:", "https:"].includes(url.protocol)) throw new Trouble("addresses");
   const address = url.origin + url.pathname.replace(/\/+$/, "");
-  if (url.protocol === "http:" && !/^(localhost|127(\.\d+){3}|\[::1\])$/.test(url.hostname)) throw new Trouble("plain", "", address);
+  if (url.protocol === "http:" && !isLoopback(url.hostname)) throw new Trouble("plain", "", address);
   return address;
 }
 
@@ -148,6 +160,12 @@ export async function connect(urls, { issuer, operators = [] }, options) {
   }
 }
 
+// When a ticket of one's own expires: on a coarse clock, or it would tell the servers what this computer's own clock says.
+export function openExpiry(now, window) {
+  const coarse = Math.max(1, Math.floor(window / 4));
+  return Math.floor((now + Math.floor(window / 2)) / coarse) * coarse;
+}
+
 async function admitted(session, text) {
   const { deployment, peers, operators } = session;
   const { terms } = deployment, { service, issuer, keys } = terms;
@@ -155,7 +173,7 @@ async function admitted(session, text) {
   if (terms.tickets === "open") {
     const given = (n) => operators.includes(keys[n - 1]), known = [...peers.keys()].sort((a, b) => given(b) - given(a) || a - b);
     const servers = known.slice(0, deployment.needed()).sort((a, b) => a - b);
-    const expires = Math.floor(Date.now() / 1000) + Math.floor(terms.window / 2);
+    const expires = openExpiry(Math.floor(Date.now() / 1000), terms.window);
     ticket = makeTicket({ expires, service, servers, reveal: deployment.reveals, k: terms.parameters.k });
   } else {
     try {
@@ -208,19 +226,20 @@ export function nearest(costs, k) {
   });
 }
 
-// A message with a secret of its own, and how long the body of its answer must be.
-function message({ digest, key }, ticket, kind, server, request, among, body, expected) {
-  const secret = crypto.getRandomValues(new Uint8Array(32));
+// A message, and how long the body of its answer must be.
+function message({ digest, key }, ticket, kind, server, request, among, secret, body, expected) {
   const bytes = encodeRequest({ kind, server, terms: digest, key, ticket: ticket.bytes, request, among, secret, body });
-  return { kind, server, request, among, body, bytes, expected };
+  return { kind, server, request, among, secret, body, bytes, expected };
 }
 
-// The messages that ask, one for each server of the ticket.
+// The messages that ask, one for each server of the ticket, each with a secret of this question and this server.
 function compiled(session, ticket, own, wishes) {
-  const { deployment } = session, { q, rows, length, inside, sealed, recordBytes } = deployment, bits = bitsOf(q);
-  const sizes = sealed ? answerBytes(rows, bits, inside ? recordBytes : 0) : ticket.servers.map(() => packedBytes(bits, length));
+  const { deployment } = session, sizes = deployment.answers(ticket.servers.length);
   const queries = shares(deployment, ticket.servers, secretOf(deployment, own, wishes));
-  return ticket.servers.map((server, i) => message(session, ticket, "query", server, 0, ticket.servers, packVector(queries[i], q), sizes[i]));
+  return ticket.servers.map((server, i) => {
+    const secret = crypto.getRandomValues(new Uint8Array(32));
+    return message(session, ticket, "query", server, 0, ticket.servers, secret, packVector(queries[i], deployment.q), sizes[i]);
+  });
 }
 
 // So many of these servers, every set as likely.
@@ -232,42 +251,52 @@ function some(servers, size) {
 
 // The messages that fetch the records, each record from a random set of honest servers. A server that is left out gets a
 // query too, of noise, and a random set that it is in: by chance, or because it lied, looks the same to it.
-function recordSteps(session, ticket, found) {
+// To each server they carry the secret that its question, `asked`, had: it knows by that who goes on.
+function recordSteps(session, ticket, asked, found) {
   const { collusion, positions, recordBytes } = session.deployment;
   const size = ticket.servers.length - ticket.liars, honestOnes = found.kept.map((place) => ticket.servers[place]);
   const spir = makeSpir(size, collusion, recordBytes, ticket.liars > 0);
   const atRandom = uniform(BigInt(positions), ticket.k).map(Number);
   return (found.plausible ? found.positions : atRandom).map((position, i) => {
     const among = some(honestOnes, size), queries = spir.query(positions, position);
-    const messages = ticket.servers.map((server) => {
+    const messages = ticket.servers.map((server, n) => {
       const place = among.indexOf(server);
-      const asked = place >= 0 ? among : some([...some(ticket.servers.filter((n) => n !== server), size - 1), server], size);
+      const named = place >= 0 ? among : some([...some(ticket.servers.filter((n) => n !== server), size - 1), server], size);
       const body = place >= 0 ? queries[place] : spir.query(positions, 0)[0];
-      return message(session, ticket, "record-query", server, i + 1, asked, body, spir.part);
+      return message(session, ticket, "record-query", server, i + 1, named, asked[n].secret, body, spir.part);
     });
     return { messages, package: (parts) => spir.recover(among.map((n) => parts[ticket.servers.indexOf(n)])) };
   });
 }
 
+// The wishes that take longest to compile of all that the page can express: none shuts a level out before it is looked at.
+function heaviest({ schema, terms }) {
+  const weight = terms.parameters.max_weight;
+  return new Map(schema.costed.map((f) => [f, { weight, change: f.ordered ? "up" : "free", ...(f.kind === "numeric" ? { low: f.low, high: f.high } : {}) }]));
+}
+
 // The step of time that hides what is computed: twice the longest of three tries with made-up numbers, or more.
+// Of sealed answers nothing is left to put together: they are evaluated as they come in.
 function stepOf(session) {
-  const { deployment } = session, { terms, q, length, positions, sealed } = deployment;
+  const { terms, rows, sealed } = session.deployment, tried = Math.min(rows, REHEARSED);
+  const deployment = new Deployment({ ...terms, rows: tried }), stage = { ...session, deployment };
   const servers = Array.from({ length: deployment.needed(terms.robust) }, (_, i) => i + 1);
   const ticket = { servers, liars: terms.robust, k: terms.parameters.k, bytes: new Uint8Array(256) };
-  const own = new Map(deployment.schema.costed.map((feature) => [feature, feature.largest >> 1]));
+  const own = new Map(deployment.schema.costed.map((feature) => [feature, 0])), wishes = heaviest(deployment);
   const timed = (work) => {
     const began = performance.now();
     work();
     return performance.now() - began;
   };
   const tries = Array.from({ length: REHEARSALS }, () => {
-    const answer = sealed ? null : packVector(uniform(q, length), q); // the same from all: it fits together
-    return Math.max(timed(() => compiled(session, ticket, own, new Map())), timed(() => {
-      const found = sealed ? { kept: [0, 1], positions: [positions - 1], plausible: true } : understood(session, ticket, servers.map(() => answer));
-      recordSteps(session, ticket, found);
-    }));
+    let asked;
+    const compiling = timed(() => (asked = compiled(stage, ticket, own, wishes)));
+    if (sealed) return compiling;
+    const answer = packVector(uniform(deployment.q, deployment.length), deployment.q); // the same from all: it fits together
+    const choosing = timed(() => recordSteps(stage, ticket, asked, understood(stage, ticket, servers.map(() => answer))));
+    return Math.max(compiling, (choosing * rows) / tried);
   });
-  return Math.max(STEP * (1 + Math.floor(deployment.rows / 20000)), 2 * Math.max(...tries));
+  return Math.max(STEP * (1 + Math.floor(rows / 20000)), 2 * Math.max(...tries));
 }
 
 // Where the answers say the nearest rows stand: evaluated as they come in, or put together when all are there.
@@ -346,7 +375,7 @@ export async function ask(session, ticketText, own, wishes, watch = () => {}, at
   const send = (each, pipe = null) => post(session, ticket, each, watch, pipe);
   await settle(session.began, step); // or the time since the manifests tells how long that took
   const found = await (deployment.sealed ? evaluated : opened)(session, ticket, asked, send, progress);
-  const steps = deployment.inside ? [] : (attempt.steps ??= recordSteps(session, ticket, found));
+  const steps = deployment.inside ? [] : (attempt.steps ??= recordSteps(session, ticket, asked, found));
   await settle(found.began, step);
   const parts = [];
   for (const { messages } of steps) parts.push(await everyone(messages.map((each) => send(each))));

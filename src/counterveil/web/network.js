@@ -2,7 +2,7 @@
 
 import { concat, concatAll, same } from "./wire.js";
 
-const REASON = /^(ticket_[a-z_]+|other_terms|other_key|too_often)$/; // why a server may refuse
+const REASON = /^(ticket_[a-z_]+|other_terms|other_key|too_often)$/; // why a server may refuse; any other reason is none that a person could do something about
 const AHEAD = 1 << 20; // bytes of one answer that wait at most for the other
 
 // What went wrong: `code` is for the page's words, `server` is the address at fault, if one is.
@@ -115,7 +115,7 @@ export async function request(server, path, body, most, { timeout = 60000, patie
         try {
           code = JSON.parse(new TextDecoder().decode(said)).code;
         } catch { /* a refusal without a reason */ }
-        throw new Trouble(REASON.test(code) ? code : "refused", `HTTP ${response.status}`, server);
+        throw new Trouble(typeof code === "string" && REASON.test(code) ? code : "refused", `HTTP ${response.status}`, server);
       }
     } catch (error) {
       stop.abort();

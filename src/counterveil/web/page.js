@@ -1,6 +1,7 @@
-// The applicant's page: a form drawn from the schema, an answer, and what left this computer. No data is kept anywhere.
+// The applicant's page: a form drawn from the schema, an answer, and what left this computer.
+// It stores nothing: what is typed is gone when the page is closed. A link that opened it stays in the browser's history.
 
-import { addressOf, ask, connect, secretOf, shares } from "./client.js";
+import { addressOf, ask, connect, isLoopback, secretOf, shares } from "./client.js";
 import { Trouble } from "./network.js";
 import { WORDS } from "./strings.js";
 import { fingerprint, hex, packVector } from "./wire.js";
@@ -21,13 +22,14 @@ function make(tag, attributes = {}, ...children) {
 let session = null;
 let controls = new Map(); // feature -> { value(), wish() }
 
-// What stands behind # is read once and then taken out of the address: a ticket is a bearer's.
+// What stands behind # is taken out of the address bar: a ticket is a bearer's. The browser's history keeps the link all the
+// same. So a link may carry tickets, which are soon used, but nobody's data, except to demonstrations on this machine.
 const fragment = new URLSearchParams(location.hash.slice(1));
 if (location.hash) history.replaceState(null, "", location.pathname + location.search);
 const config = JSON.parse($("config").textContent); // servers, issuer, operators; fixed: no other address may be asked
 let person = {};
 try {
-  person = Object(JSON.parse(fragment.get("person") ?? "{}"));
+  if (isLoopback(location.hostname)) person = Object(JSON.parse(fragment.get("person") ?? "{}"));
 } catch { /* not ours */ }
 const linked = fragment.getAll("server");
 let servers = linked.length && !config.fixed ? linked : config.servers ?? [];
@@ -167,11 +169,21 @@ function countTickets() {
   $("tickets").textContent = WORDS.tickets(tickets().length);
 }
 
+function keep(all) {
+  $("ticket").value = all.join("\n");
+  countTickets();
+}
+
 // The bytes have left: this ticket answers no other question.
 function spend(ticket) {
   spent += 1;
-  $("ticket").value = tickets().filter((each) => each !== ticket).join("\n");
-  countTickets();
+  keep(tickets().filter((each) => each !== ticket));
+}
+
+// Nobody took the ticket: it answers a question yet.
+function giveBack(ticket) {
+  spent -= 1;
+  keep([ticket, ...tickets().filter((each) => each !== ticket)]);
 }
 
 function submit(event) {
@@ -197,6 +209,7 @@ async function question(asked) {
   // Of one server the bytes are kept, to be shown; of the others only how many they were. Two together are the question.
   const watch = ({ server, request, bytes, body }, down, length) => {
     if (!messages.size && ticket) spend(ticket);
+    asked.answered ||= length > 0;
     const shown = server === attempt.ticket.servers[0] ? { body, down } : {};
     messages.set(`${server}/${request}`, { server, up: bytes.length, length, ...shown });
   };
@@ -213,7 +226,9 @@ async function question(asked) {
     $("answer").focus({ preventScroll: true });
     $("answer").scrollIntoView({ block: "start" });
   } catch (error) {
-    trouble(error, error.code === "unreachable" ? () => question(asked) : undefined);
+    const renewed = ["other_terms", "other_key"].includes(error.code);
+    if (renewed && ticket && !asked.answered) giveBack(ticket);
+    trouble(renewed && asked.answered ? new Trouble("renewed") : error, error.code === "unreachable" ? () => question(asked) : undefined);
     $("status").scrollIntoView({ block: "nearest" });
   } finally {
     clearTimeout(slow);
@@ -291,7 +306,7 @@ function leftThisComputer(messages, own, wishes) {
 
 $("title").textContent = document.title = WORDS.title;
 $("lead").textContent = WORDS.lead;
-$("trust").textContent = WORDS.trust;
+$("trust").textContent = WORDS.trust(location.host);
 $("download").textContent = WORDS.download;
 $("ticket-label").textContent = WORDS.ticket;
 $("ask").textContent = WORDS.ask;

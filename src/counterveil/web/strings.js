@@ -1,23 +1,27 @@
 // Everything the page says.
 
 // What somebody does next is seen too. So nothing here sends anybody to the institution because of what an answer was.
-const LATER = "You may use another ticket of your batch, best at another time of your own choosing, such as another day";
+const QUIETLY = "Nobody has read what you typed. Do not ask again right away, and do not tell the institution: that would show that the lie was noticed. "
+  + "If you have another ticket, use it another day.";
+const RENEWED = "Nothing was answered, and your ticket is not used up. Copy your tickets and keep them, because reloading clears them here. "
+  + "Then reload this page and use the same ticket.";
 
 const NUMBER = (count) => count.toLocaleString("en");
 
 export const WORDS = {
   title: "What would have been accepted?",
-  lead: "Say what you have and what you could change. Your computer asks several servers at once, in a way that tells none of them "
-    + "anything about you, and shows the nearest case that was accepted.",
-  trust: "This page comes from the institution, and you trust it anew every time you load it.",
+  lead: "Say what you have and what you could change, and this page shows the nearest case that was accepted. Your computer asks several "
+    + "servers at once, so that none of them can read what you typed. They see that someone asked, when, and from which internet address.",
+  trust: (host) => `This page comes from ${host}. You trust ${host} each time you load it.`,
   download: "Download it as one file and keep it.",
   loading: "Asking the servers what they offer …",
-  asking: "Asking. Nothing about you leaves this computer in the clear …",
-  receiving: "What came of the answer",
+  asking: "Asking. What you typed leaves this computer only scrambled, for each server in another way …",
+  receiving: "Receiving the answer",
   evaluating: (bytes) => `Working the answer out on this computer, ${(bytes / 2 ** 20).toFixed(1)} MiB of it. It says which case is nearest, and nothing of the others. `,
   slow: "Still waiting for a server. The connection is slow, or the server is busy.",
   ticket: "Your tickets: each answers one question",
-  tickets: (count) => (count ? `${count} ${count === 1 ? "ticket" : "tickets"} left` : "No ticket here"),
+  tickets: (count) => (count > 1 ? `${count} tickets left. ${WORDS.save}` : count ? "1 ticket left" : "No ticket here"),
+  save: "Save your other tickets now: this page forgets them when you close it.",
   ask: "What would have been accepted?",
   again: "Try again",
   connect: "Use these addresses",
@@ -34,9 +38,9 @@ export const WORDS = {
   missing: "not given",
   asked: (addresses) => `Asks ${addresses}.`,
   server: (number, url) => `Server ${number}, ${url}`,
-  keys: "The servers' keys. Compare them with what each server's operator publishes: whoever controls the names of both servers is both servers.",
+  keys: "The servers' keys. Compare them with what each server's operator publishes. If one organisation controls both web addresses, it can read your question.",
   message: (n, up, down) => `Message ${n}: ${NUMBER(up)} bytes sent, ${NUMBER(down)} received`,
-  up: "Sent; around it are the ticket and a secret of this request, which are not shown",
+  up: "Sent; around it are the ticket and a secret of this question, which are not shown",
   down: (bytes) => `Received, ${NUMBER(bytes)} bytes of it`,
   slider: (title) => `${title}, slider`,
   range: (title, low, high) => `${title}: ${low} to ${high}`,
@@ -48,16 +52,17 @@ export const WORDS = {
   unchanged: "Everything else stays as it is.",
   same: "An accepted case has the same values as yours in everything that counts.",
   answer: "The nearest accepted case",
-  nothing: "No accepted case satisfies all you asked for",
-  relax: (names) => `The nearest one would need more room on: ${names}. ${LATER}: asking again at once tells a server that nothing fitted.`,
+  nothing: "No accepted case fits your limits",
+  relax: (names) => `The closest one goes beyond what you allowed for: ${names}. To allow more, change the limits that you set there. `
+    + "Use another ticket for that, best on another day: asking again at once tells the servers that nothing fitted.",
   lied: (numbers) => `Server ${numbers} answered wrongly. Its answer was corrected with the others'.`,
   left: "What left this computer",
-  leftLead: (server) => `Here are the bytes that server ${server} got, and then the very same question, shared once more for the same server: other noise. `
-    + "It could have thrown dice as well.",
+  leftLead: (server) => `Here are the bytes that server ${server} got, and then the very same question, scrambled again for the same server: other noise. `
+    + "To that server they look like random numbers.",
   leftWhy: "Only one server's bytes are shown, because two servers' together are the question. Keep even these from the other servers: they have their own.",
   sent: (server, up, down) => `${server}: ${NUMBER(up)} bytes sent, ${NUMBER(down)} received`,
   seen: (server) => `What server ${server} saw`,
-  otherwise: (server) => `The same question, shared again for server ${server}`,
+  otherwise: (server) => `The same question, scrambled again for server ${server}`,
   raise: "raise", lower: "lower", alter: "change",
   changed: (verb, title, before, after) => `${verb} ${title} from ${before} to ${after}`,
   joined: (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`),
@@ -72,19 +77,20 @@ export const WORDS = {
     no_issuer: ["This page is not complete", "It does not say whose servers it may trust, so it asks none. Load it anew from a server."],
     form: ["This page cannot ask these servers", "They run a scheme for programs. The command line can ask them."],
     addresses: ["Which servers?", "Give the addresses of two or more servers."],
-    ticket_missing: ["A ticket is needed", "The institution gives you some. Paste them below; nobody learns what you use them for."],
+    ticket_missing: ["A ticket is needed", "The institution gives you some. Paste them below; nobody learns what you ask with them."],
     ticket_none_left: ["No ticket is left here", "Every ticket that was pasted is used. If your batch has more, paste them below."],
     ticket_forged: ["This is not a ticket of theirs", "Perhaps a part of it is missing. Copy it whole, or ask the institution."],
-    ticket_used: ["This ticket was used before", "A ticket answers one question. Use the next of your batch, or ask the institution."],
+    ticket_used: ["A ticket answers one question", "This ticket was already used. Use the next one of your batch."],
     ticket_expired: ["This ticket has expired", "Take it out of the field and use the next, or ask the institution for new ones."],
     ticket_for_another_service: ["This ticket is for another service", "It is not for what these servers offer. Look whether this is the right page, or ask the institution."],
     ticket_for_other_servers: ["This ticket is for other servers", "This page asks its own. Open the page of a server that the ticket is for, or ask the institution."],
-    ticket_not_offered: ["These servers do not take this ticket", "It is for more or other than they offer. Use the next of your batch, or ask the institution."],
-    other_terms: ["The institution has renewed what it offers", "Reload this page, and ask with another ticket of your batch."],
-    other_key: ["The institution has renewed the servers' common key", "Reload this page, and ask with another ticket of your batch."],
+    ticket_not_offered: ["These servers do not take this ticket", "It is for more or other than they offer. Use the next one of your batch."],
+    other_terms: ["The institution has renewed what it offers", RENEWED],
+    other_key: ["The institution has renewed the servers' common key", RENEWED],
+    renewed: ["The institution has renewed what it offers", "That was while you asked, so this ticket is used up. Copy your other tickets and keep them, because reloading clears them here. Then reload this page and use the next one."],
     too_often: ["This question was sent too often", "A server answers the same bytes only so many times. Use another ticket of your batch."],
-    tampered: ["A server answered falsely", `What came back was altered, so it is not shown. No server can tell that you noticed, unless you show it: asking again right after a failed check tells a lying server that the check failed. ${LATER}.`],
-    too_many_liars: ["Servers answered falsely", `Too many answers contradict each other to say what is right. Asking again right after a failed check tells a lying server that the check failed. ${LATER}.`],
+    tampered: ["A server answered falsely", `One of the servers sent a wrong answer, so nothing is shown. ${QUIETLY}`],
+    too_many_liars: ["Servers answered falsely", `Several servers sent wrong answers, too many to say what is right, so nothing is shown. ${QUIETLY}`],
     malformed_answer: ["A server does not speak the protocol", "What it answered cannot be read. The institution has to look into it."],
     refused: ["A server refused", "It gave no reason that this page knows. Try again later."],
     input: ["Something is missing", ""],

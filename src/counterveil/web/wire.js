@@ -156,7 +156,7 @@ function checkServers(servers) {
   if (!fine) throw new Malformed("servers");
 }
 
-// `secret` is drawn for this request and this server: nobody else can find out whether these bytes were sent.
+// `secret` is drawn for this question and this server: nobody else can find out whether these bytes were sent, or ask on.
 export const encodeRequest = ({ kind, server, terms, key, ticket, request, among, secret, body }) =>
   pack([2, kind, server, terms, key, ticket, request, among, secret, body]);
 
