@@ -172,11 +172,15 @@ def ask(
             forbidden = wishes.setdefault("forbidden", {})
             forbidden[name] = [*forbidden.get(name, ()), _value(feature, text)]
         taken = _Tickets(ticket, ticket_file)
-        if not operators:
-            click.echo(f"counterveil: warning: {_UNPINNED}", err=True)
+
+        def leaving() -> None:
+            taken.mark()
+            if not operators:
+                click.echo(f"counterveil: warning: {_UNPINNED}", err=True)
+
         options = {"robust": robust, "spread": spread, "clamp": clamp}
         try:
-            found = client.ask(known, wishes, ticket=taken.text, spending=taken.mark, **options)
+            found = client.ask(known, wishes, ticket=taken.text, spending=leaving, **options)
         except (Tampered, TooManyLiars) as error:
             raise Tampered(f"{error}. {_LATER}") from None
         peers = client.peers

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ import httpx2
 import msgspec
 import pytest
 
-from counterveil import Client, wire
+from counterveil import Client, asking, wire
 from counterveil.client import AsyncClient
-from counterveil.errors import CounterveilError, Disagreement, InvalidKey, InvalidTerms, ServerFault
+from counterveil.errors import CounterveilError, Disagreement, InvalidKey, InvalidTerms, Malformed, ServerFault
 from counterveil.keys import Issuer, SigningKey
 from counterveil.ledger import Ledger
 from counterveil.server import Server
-from counterveil.terms import make_terms, read_terms, sign_terms, write_terms
+from counterveil.terms import deployment_of, make_terms, read_terms, sign_terms, write_terms
 from deployed import Deployed, deployed, serving
 from service import cli, numbers_database
 
@@ -219,3 +220,55 @@ def test_tickets_come_from_the_institutions_own_terms(tmp_path: Path, made: Depl
         (tmp_path / "terms").write_text(json.dumps(written | change))
         with pytest.raises(InvalidTerms, match="expected that of the issuer whom they name"):
             read_terms(tmp_path / "terms")
+
+
+@pytest.mark.parametrize("url", ["HTTPS://one.example", "Https://ONE.example:443/", "https://one.example"])
+def test_an_address_has_one_form_and_its_certificate_is_always_checked(url: str) -> None:
+    """In capitals it had switched the check off: a man in the middle read everything."""
+    made = AsyncClient([url, "https://two.example"])
+    assert made.urls[0] == "https://one.example"
+    assert isinstance(made.verify, ssl.SSLContext)
+    assert made.verify.verify_mode == ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://alice:42@one.example",
+        "https://@one.example",
+        "https://one.example?a",
+        "https://one.example/#a",
+        "https://one.example:abc",
+        "https://one.example:99999",
+        "https://[zz]",
+        "https://one.example\\@evil",
+        "https://one example",
+        "https://",
+    ],
+)
+def test_what_marks_a_person_or_confuses_readers_is_no_address(url: str, made: Deployed) -> None:
+    with pytest.raises(ServerFault, match="is not an address"):
+        AsyncClient([url, "https://two.example"])
+    with pytest.raises(Malformed):
+        sign_terms(made.terms, [url, "https://two.example"], made.issuer)
+
+
+def test_a_relay_on_another_machine_needs_https_too() -> None:
+    with pytest.raises(ServerFault, match="is plain http"):
+        AsyncClient(
+            ["https://one.example", "https://two.example"], connect_to={"https://one.example": "http://192.0.2.1"}
+        )
+
+
+def test_the_step_is_calibrated_with_the_most_preferences_there_are(made: Deployed) -> None:
+    """Thousands of values of one's own took longer to compile than the step."""
+    wishes = asking._most_wishes(made.deployment)
+    assert len(wishes.costs) == len(wishes.forbidden) == 3
+    assert all(len(values) == 21 for values in wishes.costs.values())
+
+
+def test_no_terms_make_a_client_allocate_without_end(tmp_path: Path) -> None:
+    with deployed(tmp_path, numbers_database(30, 3), 2, scheme="table/sealed") as made:
+        assert deployment_of(msgspec.structs.replace(made.terms, rows=100_000))
+        with pytest.raises(Disagreement, match="less than 1 GiB"):
+            deployment_of(msgspec.structs.replace(made.terms, rows=(1 << 28) - 1))
