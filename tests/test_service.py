@@ -377,7 +377,7 @@ def test_ask_and_doctor_on_the_command_line(credit: Service, people: list[dict[s
         "agree on their terms",
         "as given with --operator",
         "not compared",
-        "ticket is good",
+        "Tickets that are good for these servers, unless they were used: 1.",
         "All is well.",
         "of the costs of all 700 rows nothing",
     ):
