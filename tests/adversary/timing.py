@@ -90,10 +90,14 @@ def relay(target: str, pipe: Connection) -> None:
                 body = bytearray(await there.readexactly(_length(reply)))
                 if path == "/v1/record" and alter:
                     body[-1] ^= 1
-                writer.write(reply.replace(b"connection: close\r\n", b"") + body)  # a liar does not hang up first
+                kept = reply.replace(b"connection: close\r\n", b"")  # a liar does not hang up first
+                writer.write(kept + body)
                 await writer.drain()
                 last = path
                 pipe.send((f"{path} answered", time.perf_counter()))
+                if kept != reply:  # the server did
+                    back.close()
+                    there, back = await asyncio.open_connection(address.hostname, address.port)
         pipe.send((f"end after {last}", time.perf_counter()))
         back.close()
         writer.close()
@@ -243,7 +247,9 @@ def in_the_page(folder: Path, count: int, advance: Callable[[], None]) -> tuple[
     return values[0], values[1]
 
 
-def experiments(folder: Path, count: int, advance: Callable[[], None]) -> list[tuple[str, float, float]]:
+def experiments(
+    console: Console, folder: Path, count: int, advance: Callable[[], None]
+) -> list[tuple[str, float, float]]:
     """Run all of them; return what each measured: the client as it is, and the control."""
     frame, schema = german_credit()
     credit = Database.build(frame, schema, accepted=("credit", "good"))
@@ -278,6 +284,7 @@ def experiments(folder: Path, count: int, advance: Callable[[], None]) -> list[t
             values.append(asyncio.run(measured(listening, make, service, classes, events, many, advance)))
         listening.close()
         found.append((title, values[0], values[1]))
+        console.print(f"{title}: {values[0]:.3f}, control {values[1]:.3f}")
 
     (folder / "credit").mkdir()
     with running(folder / "credit", credit, 2, "--scheme", "table/differences") as service:
@@ -311,7 +318,7 @@ def main(count: int) -> None:
     console = Console()
     with tempfile.TemporaryDirectory() as name, Progress(transient=True) as bar:
         task = bar.add_task("asking", total=2 * sum(n + control(n) for n in counts(count)))
-        found = experiments(Path(name), count, lambda: bar.advance(task))
+        found = experiments(bar.console, Path(name), count, lambda: bar.advance(task))
     table = Table(title=f"Times that server 1 sees, {count:,} questions a class: AUC", box=box.SIMPLE_HEAD)
     for heading in ("secret: what is timed", "as it is", "control: as it was"):
         table.add_column(heading, justify="left" if ":" in heading and "control" not in heading else "right")
