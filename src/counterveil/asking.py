@@ -40,6 +40,7 @@ Sink = Callable[[bytes], Awaitable[None]]
 Post = Callable[[Peer, Request, bytes, int, Sink | None], Awaitable[Reply]]
 
 _STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, or of more
+_TIMER = 0.003  # seconds by which a timer may be late
 _REHEARSALS = 3
 _MOST_REHEARSED = 1 << 16  # rows; for more, the time that these take is multiplied
 
@@ -102,8 +103,14 @@ def _most_wishes(deployment: Deployment) -> Preferences:
 
 
 async def settle(began: float, step: float) -> None:
-    """Wait for the next step of a public clock, so that no server can time what the applicant computed."""
-    await anyio.sleep(step - (time.monotonic() - began) % step)
+    """Wait for the next step of a public clock, so that no server can time what the applicant computed.
+
+    The last moments are counted out: a timer rounds what is left up to a millisecond, which would tell when it was set.
+    """
+    until = began + step * (1 + (time.monotonic() - began) // step)
+    await anyio.sleep(max(0.0, until - time.monotonic() - _TIMER))
+    while time.monotonic() < until:
+        pass
 
 
 class Asked:
@@ -121,7 +128,7 @@ class Asked:
     ) -> None:
         """Share the question: all that can be computed before anybody is asked."""
         self._offer, self.ticket, self.claims = offer, ticket, ticket.claims
-        self.terms, self._spread = offer.issued.terms, spread
+        self.terms, self.step, self._spread = offer.issued.terms, offer.step, spread
         deployment = deployment or offer.deployment
         self.deployment = replace(deployment, k=self.claims.k)
         needed = deployment.scheme.needed(self.claims.liars)

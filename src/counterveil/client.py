@@ -212,7 +212,9 @@ class AsyncClient:
                 peers = self.peers or await self._agree(lines)
                 if spending is not None:
                     spending()
-                return await asked.fetch(lines.post, peers)
+                opened = await asked.fetch(lines.post, peers)
+            await settle(time.monotonic(), asked.step)  # until the ends of the connections are on their way
+            return opened
         except ServerFault as error:
             if error.code in ("other_terms", "other_key"):  # look again before the next question
                 self.peers = []
