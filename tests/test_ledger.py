@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterveil import cli_ledger
+from counterveil import cli_ledger, locks
 from counterveil import ledger as ledgers
 from counterveil.errors import InvalidKey, InvalidLedger, Refused, WrongType
 from counterveil.keys import COMMON, bind_common, write_keys
@@ -439,7 +439,7 @@ def test_whoever_lost_the_lock_while_sharing_it_is_refused(tmp_path: Path) -> No
     """Flock may let go of a lock when it is made a shared one: another ledger then writes its own name."""
     key, path = new_id(), tmp_path / "l"
     Ledger(path, 1, new=True).close()
-    guard = ledgers._Guard(key, 1, path, ledgers._place(path))
+    guard = locks.Lock(key, 1, path, locks.place_of(path))
     fcntl.flock(guard._file, fcntl.LOCK_UN)
     with process(tmp_path / "other", key, new=True) as other:
         assert said(other) == "ok"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from . import cli_applicant, cli_bench, cli_institution, cli_ledger, cli_provision, cli_research
+from . import cli_applicant, cli_bench, cli_doctor, cli_institution, cli_ledger, cli_provision, cli_research
 from .errors import CounterveilError
 
 
@@ -39,7 +39,7 @@ for command in (
     cli_institution.serve,
     cli_ledger.ledger,
     cli_applicant.ask,
-    cli_applicant.doctor,
+    cli_doctor.doctor,
     cli_research.leakage,
     cli_research.attack,
     cli_research.advise,

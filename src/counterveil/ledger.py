@@ -16,23 +16,17 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-import stat
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from .errors import InvalidLedger, Refused, WrongType
-from .randomness import frame, keystream, new_id, new_key
-
-try:
-    import fcntl
-except ImportError:  # no Unix: no lock
-    fcntl = None  # type: ignore[assignment]
+from .locks import AVAILABLE, Lock, place_of
+from .randomness import keystream, new_id, new_key
 
 MOST_SERVED = 64  # times that the very same request is answered
 KEY_ID_BYTES = 16
@@ -41,7 +35,6 @@ _FORMAT = 2
 _PATIENCE = 30.0  # seconds that one process waits for another's transaction
 _PURGE_EVERY = 60.0  # seconds
 _LAST_WAIT = 2.0  # seconds that one which closes waits for the others
-_GRACE = 0.5  # seconds for a ledger that is just being closed to let go of the lock
 _PROBE = 1 << 16  # bytes that a disk must still take
 
 _CREATE = """
@@ -96,7 +89,7 @@ class Ledger:
         self.path = Path(os.path.realpath(path))  # SQLite's log goes by the path: one file, one path
         self._clock, self._lock = clock, threading.Lock()
         self._database: sqlite3.Connection | None = None
-        self._guards: list[_Guard] = []
+        self._locks: list[Lock] = []
         self._opened = False  # or the file is not ours to write
         self._purged = 0.0
         if not new and not self.path.is_file():
@@ -114,13 +107,13 @@ class Ledger:
         if new:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        self._place = _place(self.path)
+        self._place = place_of(self.path)
         if self.path.stat().st_nlink > 1:
             raise InvalidLedger(str(self.path), got="a file with several names", expected="one: each would have a log")
-        if fcntl:
+        if AVAILABLE:
             for name in filter(None, (key_id, owner)):
-                self._guards.append(_Guard(name, server, self.path, self._place))
-        alone = bool(self._guards) and self._guards[0].alone  # nobody else opens or closes it now
+                self._locks.append(Lock(name, server, self.path, self._place))
+        alone = bool(self._locks) and self._locks[0].alone  # nobody else opens or closes it now
         log = self.path.with_name(f"{self.path.name}-wal").exists()
         self._database = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         self._run("PRAGMA journal_mode = WAL")
@@ -129,18 +122,18 @@ class Ledger:
             if new:
                 self._create(server)
             self._admit(server, key_id)
-            for guard in self._guards:
-                guard.refuse_others(self.instance)
+            for lock in self._locks:
+                lock.refuse_others(self.instance)
             if alone and not log and self._run("SELECT 1 FROM about WHERE in_use"):
                 raise InvalidLedger(
                     str(self.path),
                     got="a copy of a ledger that was in use, without the log beside it (-wal)",
                     expected="both files, or a backup: entries are missing from this one alone",
                 )
-            if self._guards:
+            if self._locks:
                 self._run("UPDATE about SET in_use = 1")
-        for guard in self._guards:
-            guard.share(self.instance)
+        for lock in self._locks:
+            lock.share(self.instance)
         self.purge()
         self._empty_log()
         self._opened = True
@@ -191,7 +184,7 @@ class Ledger:
         with self._lock:
             self._run("BEGIN IMMEDIATE")
             try:
-                if _place(self.path) != self._place:
+                if place_of(self.path) != self._place:
                     raise _moved()
                 yield
                 self._run("COMMIT")
@@ -277,15 +270,15 @@ class Ledger:
         """Close the file. All that was entered is then in it, and not only in its log."""
         with self._lock:
             if self._database is not None:
-                if self._opened and (not self._guards or self._guards[0].is_last()):
+                if self._opened and (not self._locks or self._locks[0].is_last()):
                     with suppress(sqlite3.Error):
                         self._run(f"PRAGMA busy_timeout = {int(1000 * _LAST_WAIT)}")
                         self._run("UPDATE about SET in_use = 0")
                 self._empty_log()
                 self._database.close()
                 self._database = None
-            for guard in self._guards:
-                guard.release()
+            for lock in self._locks:
+                lock.release()
 
     def _empty_log(self) -> None:
         """Move what is in the write-ahead log to the file, unless others keep it busy."""
@@ -334,95 +327,6 @@ def _copy(path: Path, database: sqlite3.Connection) -> int:
     ((count,),) = database.execute("SELECT count(*) FROM main.spent").fetchall()
     database.execute("COMMIT")
     return int(count)
-
-
-class _Guard:
-    """A lock that the processes of one ledger share, so that no other ledger serves for the same server and key.
-
-    A file in a folder of the user's own says which ledger it is: its place, its instance, its path. It is written by
-    one that holds the lock alone, and nobody writes it while others share it. Flock may let go between the one and the
-    other, so whoever shares it reads it again. The lock goes with the process, however that ends.
-    """
-
-    def __init__(self, key_id: bytes, server: int, path: Path, place: tuple[int, int]) -> None:
-        """Hold the lock, alone or with others of this ledger; or keep what other ledger has it."""
-        self._path, self._place, self._server = path, "{}:{}".format(*place), server
-        name = _private_folder() / hashlib.sha256(frame([key_id, server])).hexdigest()
-        self._file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        self.release = weakref.finalize(self, os.close, self._file)
-        self.alone, self._others = False, False
-        until, last = time.monotonic() + _GRACE, time.monotonic() + _PATIENCE
-        while not self._try(fcntl.LOCK_EX):
-            if self._try(fcntl.LOCK_SH):
-                if self._read()[::2] == [self._place, str(path)]:
-                    return
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-                last = until
-            if time.monotonic() > last:
-                self._others = True
-                if self._read()[2] == str(path):  # its log is in use: even to open this file would do harm
-                    raise self._refusal("another file, which was there before and is in use")
-                return
-            time.sleep(0.01)
-        self.alone = True
-
-    def _try(self, how: int) -> bool:
-        try:
-            fcntl.flock(self._file, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _read(self) -> list[str]:
-        """Return the place, the instance and the path of the ledger that has the lock."""
-        return [*os.fsdecode(os.pread(self._file, 1 << 16, 0)).split("\n", 2), "", "", ""][:3]
-
-    def refuse_others(self, instance: bytes) -> None:
-        """Refuse this ledger if another has the lock."""
-        _, held, path = self._read()
-        if self._others:
-            what = "a copy of a ledger" if held == instance.hex() else "another ledger than the one"
-            raise self._refusal(f"{what} in use, {path}")
-
-    def share(self, instance: bytes) -> None:
-        """Share the lock with other processes of this ledger."""
-        if self.alone:
-            content = os.fsencode(f"{self._place}\n{instance.hex()}\n{self._path}")
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, content, 0)
-            fcntl.flock(self._file, fcntl.LOCK_SH)
-        self._others = self._read()[:2] != [self._place, instance.hex()]
-        self.refuse_others(instance)
-
-    def is_last(self) -> bool:
-        """Let go of the lock, and say whether nobody else shares it. Of several who leave at once, one is the last."""
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        return not self._others and self._try(fcntl.LOCK_EX)
-
-    def _refusal(self, got: str) -> InvalidLedger:
-        expected = f"one ledger for all processes of server {self._server} under this common key"
-        return InvalidLedger(str(self._path), got=got, expected=expected)
-
-
-def _private_folder() -> Path:
-    """Return the folder for locks: the same for all of the user's processes, and nobody else's."""
-    shared = Path("/dev/shm")  # noqa: S108 - a systemd unit often has a /tmp of its own; checked below
-    base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-    folder = base / f"counterveil-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise InvalidLedger(str(folder), got="a folder that others can use", expected="one of our own, of mode 0700")
-    return folder
-
-
-def _place(path: Path) -> tuple[int, int]:
-    """Return what tells a file from every other file of this machine."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return (0, 0)
-    return found.st_dev, found.st_ino
 
 
 def _check_format(path: Path, found: list[tuple[Any, ...]]) -> None:
