@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from counterveil import Client, asking, wire
-from counterveil.client import _Body
 from counterveil.errors import CounterveilError, InvalidInput, ServerFault
+from counterveil.exchange import Body
 from counterveil.server import Admitted, Reply
 from deployed import PERSON, deployed
 from relay import Relay
@@ -123,7 +123,7 @@ def test_a_cancelled_attempt_leaves_the_answer_in_step() -> None:
         await anyio.sleep(0)
 
     async def play() -> None:
-        body = _Body(right, len(whole), sink, keep=False)
+        body = Body(right, len(whole), sink, keep=False)
         message = wire.head(right, len(whole)) + whole
         body.begin()
         with anyio.CancelScope() as scope:

@@ -168,12 +168,12 @@ class Asked:
         await everyone(asked)
         began = time.monotonic()
         if scheme.reveal.inside:
-            await settle(began, self._offer.step)
+            await settle(began, self.step)
             return lambda: self._inside(reader.outcome())
         steps = self._record_steps(peers, reader.outcome())
-        await settle(began, self._offer.step)
+        await settle(began, self.step)
         replies = [await everyone([partial(post, *each, None) for each in step.sent]) for step in steps]
-        await settle(time.monotonic(), self._offer.step)
+        await settle(time.monotonic(), self.step)
         return lambda: [step.record(answers) for step, answers in zip(steps, replies, strict=True)]
 
     def _named(self, peers: Sequence[Peer]) -> list[Peer]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from adversary.timing import OldOrder
-from counterveil import asking, client, deployment, scheme, wire
+from counterveil import asking, client, deployment, exchange, scheme, wire
 from counterveil.client import AsyncClient
 from counterveil.errors import Tampered
 from deployed import PERSON, bump, deployed, garbage
@@ -56,9 +56,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     noted(asking, "unpackage", "unpackage")
     noted(asking, "is_signed", "check")
     noted(client, "explain", "explain")
-    awaited(client._Connections, "visit", "visit", "visited")
-    awaited(client._Connections, "post", "send", "received")
-    awaited(client._Connections, "__aexit__", "closing", "closed")
+    awaited(exchange.Connections, "visit", "visit", "visited")
+    awaited(exchange.Connections, "post", "send", "received")
+    awaited(exchange.Connections, "__aexit__", "closing", "closed")
     awaited(asking, "settle", "wait", "waited")
     monkeypatch.setattr(client, "settle", asking.settle)
     return seen

@@ -32,10 +32,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from counterveil import asking, explain
 from counterveil import client as client_module
-from counterveil.client import AsyncClient, _Connections
+from counterveil.client import AsyncClient
 from counterveil.database import Database
 from counterveil.datasets import german_credit
 from counterveil.errors import Tampered
+from counterveil.exchange import Connections
 from counterveil.preferences import Preferences
 from service import Service, numbers_database, running
 
@@ -46,7 +47,7 @@ class OldOrder(AsyncClient):
     """The client as it was: it checks and explains first, and hangs up then; and it never waits after compiling."""
 
     async def _fetch(self, asked: asking.Asked, spending: Any = None) -> Callable[[], list[bytes]]:
-        async with _Connections(self) as lines:
+        async with Connections(self) as lines:
             peers = self.peers or await self._agree(lines)
             opened = await asked.fetch(lines.post, peers)
             deployment = asked.deployment
