@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from counterveil import CATALOGUE, Question, engine, make_scheme
-from counterveil.randomness import Fresh
+from counterveil.crypto.randomness import Fresh
 
 M, D, R = 100_000, 20, 10
 ROUNDS = 60

@@ -26,10 +26,7 @@ from rich.table import Table
 from starlette.concurrency import run_in_threadpool
 
 from counterveil import AsyncClient, Database, Deployment, Field, Numeric, Preferences, Schema, engine
-from counterveil.app import make_app
-from counterveil.app import serve as run
-from counterveil.deployment import OPENED
-from counterveil.keys import (
+from counterveil.crypto.keys import (
     COMMON,
     PRIVATE,
     SERVER_PRIVATE,
@@ -41,13 +38,16 @@ from counterveil.keys import (
     write_keys,
     write_server_keys,
 )
-from counterveil.ledger import Ledger
-from counterveil.randomness import Fresh, key_id, new_key
-from counterveil.server import Server
-from counterveil.terms import deployment_of, make_terms, read_terms, sign_terms, write_terms
-from counterveil.tickets import mint
-from counterveil.wire import Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
-from counterveil.wire import Request as Message
+from counterveil.crypto.randomness import Fresh, key_id, new_key
+from counterveil.service.app import make_app
+from counterveil.service.app import serve as run
+from counterveil.service.ledger import Ledger
+from counterveil.service.server import Server
+from counterveil.terms.deployment import OPENED
+from counterveil.terms.published import deployment_of, make_terms, read_terms, sign_terms, write_terms
+from counterveil.terms.tickets import mint
+from counterveil.terms.wire import Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
+from counterveil.terms.wire import Request as Message
 
 ROWS, FEATURES, LEVELS, CONNECTIONS = 10_000, 20, 20, 64
 

@@ -20,14 +20,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from counterveil import Database, Numeric, Preferences, Schema, wire
-from counterveil.database import Counts
-from counterveil.keys import COMMON, PUBLIC, SERVER_PRIVATE, read_public, write_keys
-from counterveil.randomness import Fresh
-from counterveil.records import layout
-from counterveil.spir import make_spir
-from counterveil.terms import deployment_of
-from counterveil.tickets import mint
+from counterveil import Database, Numeric, Preferences, Schema
+from counterveil.crypto.keys import COMMON, PUBLIC, SERVER_PRIVATE, read_public, write_keys
+from counterveil.crypto.randomness import Fresh
+from counterveil.institution.database import Counts
+from counterveil.schema.layouts import layout
+from counterveil.schemes.fetch import make_spir
+from counterveil.terms import wire
+from counterveil.terms.published import deployment_of
+from counterveil.terms.tickets import mint
 
 FEATURES, LEVELS = 32, 16
 MIB = 1 << 20

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from counterveil import Client
-from counterveil.keys import PRIVATE, Issuer
-from counterveil.tickets import mint
+from counterveil.crypto.keys import PRIVATE, Issuer
+from counterveil.terms.tickets import mint
 
 QUESTIONS = 20
 RUNS = (("table/differences", ROWS), ("table/sealed", 1_000), ("table/sealed", ROWS))

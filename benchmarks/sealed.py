@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from counterveil import Question, Scheme, circuit, make_scheme
-from counterveil.randomness import Fresh, new_key
-from counterveil.spir import make_spir
+from counterveil import Question, Scheme, make_scheme
+from counterveil.crypto.randomness import Fresh, new_key
+from counterveil.schemes import circuit
+from counterveil.schemes.fetch import make_spir
 
 FEATURES, RECORD = 8, 146  # a record of the German credit data, signed
 SIZES, BITS = (1_000, 8_000, 64_000), (12, 16, 20)

@@ -28,11 +28,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from counterveil import Client, Counterfactual, Database, Preferences
-from counterveil.agreement import Peer
-from counterveil.cli_applicant import show, traffic_table
-from counterveil.datasets import german_credit
-from counterveil.frames import Table as Frame
-from counterveil.keys import (
+from counterveil.cli.ask import show, traffic_table
+from counterveil.crypto.keys import (
     COMMON,
     PRIVATE,
     SERVER_PRIVATE,
@@ -42,9 +39,12 @@ from counterveil.keys import (
     write_keys,
     write_server_keys,
 )
-from counterveil.randomness import Fresh
-from counterveil.tickets import mint
-from counterveil.wire import Reply, Request, unpack
+from counterveil.crypto.randomness import Fresh
+from counterveil.research.datasets import german_credit
+from counterveil.schema.frames import Table as Frame
+from counterveil.terms.agreement import Peer
+from counterveil.terms.tickets import mint
+from counterveil.terms.wire import Reply, Request, unpack
 
 PREFERENCES = Preferences(
     immutable=["age", "personal_status", "foreign_worker", "dependants"],

@@ -16,9 +16,9 @@ from demo import make_bundle, start_servers, stop_servers
 from playwright.sync_api import sync_playwright
 
 from counterveil import Client
-from counterveil.keys import PRIVATE, Issuer, write_keys
-from counterveil.terms import read_terms
-from counterveil.tickets import mint
+from counterveil.crypto.keys import PRIVATE, Issuer, write_keys
+from counterveil.terms.published import read_terms
+from counterveil.terms.tickets import mint
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 SIZES = {"": (1100, 800), "-phone": (390, 760)}

@@ -15,16 +15,17 @@ import msgspec
 import numpy as np
 import uvicorn
 
-from counterveil import Database, Deployment, wire
-from counterveil.app import make_app
-from counterveil.client import Client
+from counterveil import Database, Deployment
+from counterveil.applicant.client import Client
+from counterveil.crypto.keys import Issuer, SigningKey
+from counterveil.crypto.randomness import Fresh, new_key
 from counterveil.errors import ServerFault, Tampered, TooManyLiars
-from counterveil.keys import Issuer, SigningKey
-from counterveil.ledger import Ledger
-from counterveil.randomness import Fresh, new_key
-from counterveil.server import Admitted, Reply, Server
-from counterveil.terms import make_terms, sign_terms
-from counterveil.tickets import mint
+from counterveil.service.app import make_app
+from counterveil.service.ledger import Ledger
+from counterveil.service.server import Admitted, Reply, Server
+from counterveil.terms import wire
+from counterveil.terms.published import make_terms, sign_terms
+from counterveil.terms.tickets import mint
 
 Altered = Callable[[Server, wire.Reply], bytes]
 PERSON = {"x0": 3, "x1": 9, "x2": 14}

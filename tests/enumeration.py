@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from counterveil import Field, Question, Scheme
-from counterveil.arrays import Order, Vector
+from counterveil.algebra.arrays import Order, Vector
 
 
 class Fixed:

@@ -17,10 +17,11 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from counterveil import Counterfactual, local, wire
-from counterveil.agreement import Peer
-from counterveil.client import AsyncClient
+from counterveil import Counterfactual, local
+from counterveil.applicant.client import AsyncClient
 from counterveil.errors import CounterveilError
+from counterveil.terms import wire
+from counterveil.terms.agreement import Peer
 from service import Service, numbers_database, running
 
 _ASKING = 6  # applicants at a time

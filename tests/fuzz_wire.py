@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import atheris
 
-with atheris.instrument_imports(include=["counterveil.wire"]):
-    from counterveil import wire
+with atheris.instrument_imports(include=["counterveil.terms.wire"]):
+    from counterveil.algebra.field import Field
     from counterveil.errors import Malformed
-    from counterveil.field import Field
+    from counterveil.terms import wire
 
 FIELDS = [Field(q) for q in (2, 3, 251, 257, 65537, 2**31 - 1, 2**61 - 1)]
 

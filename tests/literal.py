@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from counterveil.arrays import Labels
+from counterveil.algebra.arrays import Labels
 
 _KEY = b"counterveil seal"
 

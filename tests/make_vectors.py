@@ -27,21 +27,21 @@ from counterveil import (
     Preferences,
     Question,
     Schema,
-    circuit,
     make_scheme,
     run,
-    wire,
 )
-from counterveil.field import Field
-from counterveil.garble import Garbler, hashed, tweaks
-from counterveil.keys import Issuer, SigningKey
-from counterveil.ledger import Ledger
-from counterveil.packages import unpackage
-from counterveil.randomness import keystream, uniform
-from counterveil.server import Server
-from counterveil.spir import make_spir
-from counterveil.terms import make_terms, sign_terms
-from counterveil.wire import Claims, Reply, Request, SignedTerms, Ticket
+from counterveil.algebra.field import Field
+from counterveil.crypto.garbling import Garbler, hashed, tweaks
+from counterveil.crypto.keys import Issuer, SigningKey
+from counterveil.crypto.packages import unpackage
+from counterveil.crypto.randomness import keystream, uniform
+from counterveil.schemes import circuit
+from counterveil.schemes.fetch import make_spir
+from counterveil.service.ledger import Ledger
+from counterveil.service.server import Server
+from counterveil.terms import wire
+from counterveil.terms.published import make_terms, sign_terms
+from counterveil.terms.wire import Claims, Reply, Request, SignedTerms, Ticket
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 NOW = 1_800_000_000

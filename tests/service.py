@@ -20,8 +20,8 @@ import numpy as np
 import polars as pl
 
 from counterveil import Database, Deployment, Numeric, Schema
-from counterveil.client import Client
-from counterveil.keys import (
+from counterveil.applicant.client import Client
+from counterveil.crypto.keys import (
     COMMON,
     PRIVATE,
     SERVER_PRIVATE,
@@ -31,9 +31,9 @@ from counterveil.keys import (
     write_keys,
     write_server_keys,
 )
-from counterveil.terms import make_terms, sign_terms, write_terms
-from counterveil.tickets import mint
-from counterveil.wire import SignedTerms, Ticket
+from counterveil.terms.published import make_terms, sign_terms, write_terms
+from counterveil.terms.tickets import mint
+from counterveil.terms.wire import SignedTerms, Ticket
 from relay import Relay
 
 COMMAND = [sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')"]

@@ -21,9 +21,9 @@ from counterveil import (
     Schema,
     local,
 )
-from counterveil.datasets import german_credit
 from counterveil.errors import NotOffered, OutOfRange
-from counterveil.frames import Table
+from counterveil.research.datasets import german_credit
+from counterveil.schema.frames import Table
 from people import (
     METRICS,
     Person,

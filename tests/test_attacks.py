@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from counterveil import Database, Deployment, Schema, local
-from counterveil.advice import advise, coarser, write_choice
-from counterveil.attacks import Report, attack_all, attack_deployment, crafted, multilateration
-from counterveil.datasets import german_credit
 from counterveil.errors import EmptyDatabase, OutOfRange
-from counterveil.oracles import InProcess, Seen
+from counterveil.research.advice import advise, coarser, write_choice
+from counterveil.research.attacks import Report, attack_all, attack_deployment, crafted, multilateration
+from counterveil.research.datasets import german_credit
+from counterveil.research.oracles import InProcess, Seen
 from service import cli, numbers_database, running
 from test_leakage import DATA, needs_data
 

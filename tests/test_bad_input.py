@@ -11,6 +11,7 @@ import pytest
 
 import counterveil
 from counterveil import Question, engine, make_scheme, masking, retrieve
+from counterveil.crypto.randomness import Common
 from counterveil.errors import (
     CounterveilError,
     EmptyDatabase,
@@ -27,7 +28,6 @@ from counterveil.errors import (
     WrongShape,
     WrongType,
 )
-from counterveil.randomness import Common
 
 ROWS = np.array([[1, 2, 3], [4, 5, 6]])
 X = [3, 3, 3]

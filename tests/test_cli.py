@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from counterveil import Database, Schema
-from counterveil.datasets import german_credit
+from counterveil.research.datasets import german_credit
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

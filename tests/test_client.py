@@ -12,10 +12,12 @@ import anyio
 import numpy as np
 import pytest
 
-from counterveil import Client, asking, wire
+from counterveil import Client
+from counterveil.applicant import conversation as asking
+from counterveil.applicant.exchange import Body
 from counterveil.errors import CounterveilError, InvalidInput, ServerFault
-from counterveil.exchange import Body
-from counterveil.server import Admitted, Reply
+from counterveil.service.server import Admitted, Reply
+from counterveil.terms import wire
 from deployed import PERSON, deployed
 from relay import Relay
 from service import numbers_database

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from counterveil import Field, Question, Scheme, make_scheme, run
-from counterveil.arrays import Vector
+from counterveil.algebra.arrays import Vector
+from counterveil.crypto.randomness import Fresh
+from counterveil.crypto.sharing import split, zero_share
 from counterveil.errors import InvalidAlphas, InvalidField, OversizedField
-from counterveil.forms import make_form
-from counterveil.masking import exact_share, in_closure, largest_mask, nearest_gap
-from counterveil.randomness import Fresh
-from counterveil.reveals import make_reveal
-from counterveil.sharing import split, zero_share
+from counterveil.institution.masking import exact_share, in_closure, largest_mask, nearest_gap
+from counterveil.schemes.forms import make_form
+from counterveil.schemes.reveals import make_reveal
 from enumeration import Fixed, FixedCommon
 
 ACCEPTED = np.array([[20, 0], [0, 20]])

@@ -29,7 +29,7 @@ from counterveil.errors import (
     WrongShape,
     WrongType,
 )
-from counterveil.records import decode
+from counterveil.schema.layouts import decode
 from people import random_case
 
 SCHEMA = Schema(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from counterveil import FORMS, REVEALS, Scheme
-from counterveil.arrays import Bytes, Vector
-from counterveil.forms import make_form
-from counterveil.reveals import Opened, make_reveal
-from counterveil.spir import Polynomials, Subsets
+from counterveil.algebra.arrays import Bytes, Vector
+from counterveil.schemes.fetch import Polynomials, Subsets
+from counterveil.schemes.forms import make_form
+from counterveil.schemes.reveals import Opened, make_reveal
 from enumeration import Fixed, database_private
 
 TINY: dict[str, dict[str, Any]] = {  # one feature of two levels; q is 3, 5 or 7

@@ -20,13 +20,14 @@ import click
 import pytest
 
 import counterveil
-from counterveil import CATALOGUE, experiments, make_scheme
-from counterveil.app import REFUSALS
+from counterveil import CATALOGUE, make_scheme
 from counterveil.cli import main
-from counterveil.cli_institution import serve
-from counterveil.cli_provision import terms
-from counterveil.datasets import german_credit
-from counterveil.wire import Manifest, Parameters, SignedTerms, Terms
+from counterveil.cli.institution import serve
+from counterveil.cli.provision import terms
+from counterveil.research import experiments
+from counterveil.research.datasets import german_credit
+from counterveil.service.app import REFUSALS
+from counterveil.terms.wire import Manifest, Parameters, SignedTerms, Terms
 from service import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -195,13 +196,24 @@ def test_every_label_cited_in_the_code_is_in_the_paper_map() -> None:
 
 
 def test_every_module_has_its_line_and_stands_in_import_order() -> None:
-    package = ROOT / "src" / "counterveil"
-    listed = [row[0].strip("`") for row in table_rows((package / "README.md").read_text(), 2)[1:]]
-    modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert set(listed) == modules - {"__init__"}
-    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
-    depth = {name: n for n, layer in enumerate(reversed(contract["layers"])) for name in layer.split(" | ")}
-    assert [depth[name] for name in listed] == sorted(depth.values())
+    """The README beside the packages has a table for each, and they stand in the order that `make check` holds."""
+    source = ROOT / "src" / "counterveil"
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {each["containers"][0]: each["layers"] for each in contracts if each["type"] == "layers"}
+    for package, text in _tables((source / "README.md").read_text()).items():
+        listed = [row[0].strip("`") for row in table_rows(text, 2)[1:]]
+        folder = source if package == "counterveil" else source / package
+        found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+        assert set(listed) == found - {"__init__"}, package
+        name = "counterveil" if package == "counterveil" else f"counterveil.{package}"
+        depth = {module: n for n, layer in enumerate(reversed(layers[name])) for module in layer.split(" | ")}
+        assert [depth[module] for module in listed] == sorted(depth.values()), package
+
+
+def _tables(text: str) -> dict[str, str]:
+    """Return the text under each heading that names a package."""
+    parts = re.split(r"^## `([\w/]+)`.*$", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def test_every_promise_has_its_line_and_its_test() -> None:

@@ -11,10 +11,10 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from counterveil import Numeric, Schema
-from counterveil.datasets import german_credit
 from counterveil.errors import EmptyDatabase, OutOfRange, UnknownName, WrongType
-from counterveil.estimator import PrivateCounterfactuals
-from counterveil.frames import Table
+from counterveil.inprocess.estimator import PrivateCounterfactuals
+from counterveil.research.datasets import german_credit
+from counterveil.schema.frames import Table
 
 
 @parametrize_with_checks([PrivateCounterfactuals(), PrivateCounterfactuals(scheme="linear-diff", n_neighbors=2)])  # type: ignore[untyped-decorator]

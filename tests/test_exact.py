@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterveil import FORMS, REVEALS, make_scheme, run
+from counterveil.crypto.randomness import new_key
 from counterveil.errors import NoMask, TooFewServers
-from counterveil.masking import UNLIMITED, nearest_gap
-from counterveil.randomness import new_key
-from counterveil.reveals import Opened
+from counterveil.institution.masking import UNLIMITED, nearest_gap
+from counterveil.schemes.reveals import Opened
 from databases import Case, cases
 
 OPENED = [name for name, reveal in REVEALS.items() if isinstance(reveal, Opened)]  # test_sealed has the others

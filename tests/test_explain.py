@@ -25,17 +25,9 @@ from counterveil import (
     Scheme,
     local,
 )
-from counterveil.errors import (
-    MissingValue,
-    NotOffered,
-    OutOfRange,
-    UnknownName,
-    UnknownValue,
-    WrongShape,
-    WrongType,
-)
-from counterveil.randomness import Common
-from counterveil.spir import Subsets
+from counterveil.crypto.randomness import Common
+from counterveil.errors import MissingValue, NotOffered, OutOfRange, UnknownName, UnknownValue, WrongShape, WrongType
+from counterveil.schemes.fetch import Subsets
 
 SCHEMA = Schema(
     features=(

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sympy import isprime, prevprime
 
 from counterveil import Field, smallest_prime_above
+from counterveil.algebra.gf256 import GF256
 from counterveil.errors import InvalidAlphas, InvalidField, MissingValue, OutOfRange, WrongShape, WrongType
-from counterveil.gf256 import GF256
 
 BIGGEST = int(prevprime(2**62))
 PRIMES = [2, 3, 5, 2003, 2**31 - 1, int(prevprime(2**32)), int(prevprime(2**53)), 2**61 - 1, BIGGEST]

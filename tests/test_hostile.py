@@ -17,9 +17,9 @@ from typing import Any
 import httpx2
 import msgspec
 
-from counterveil import wire
-from counterveil.client import Client
-from counterveil.wire import Ticket
+from counterveil.applicant.client import Client
+from counterveil.terms import wire
+from counterveil.terms.wire import Ticket
 from deployed import a_request, some_query
 from service import ledger_rows, numbers_database, resident, running
 

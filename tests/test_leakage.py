@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterveil import REVEALS, Field, experiments
+from counterveil import REVEALS, Field
 from counterveil.errors import InvalidData, OutOfRange, WrongType
-from counterveil.leakage import Index, Population, estimate, exact, populations
-from counterveil.reveals import Reveal, Sealed, make_reveal
+from counterveil.research import experiments
+from counterveil.research.leakage import Index, Population, estimate, exact, populations
+from counterveil.schemes.reveals import Reveal, Sealed, make_reveal
 from service import cli
 
 DATA = Path(os.environ.get("COUNTERVEIL_DATA", ""))

@@ -20,12 +20,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterveil import cli_ledger, locks
-from counterveil import ledger as ledgers
+from counterveil.cli import ledger as cli_ledger
+from counterveil.crypto.keys import COMMON, bind_common, write_keys
+from counterveil.crypto.randomness import new_id, new_key
 from counterveil.errors import InvalidKey, InvalidLedger, Refused, WrongType
-from counterveil.keys import COMMON, bind_common, write_keys
-from counterveil.ledger import MOST_SERVED, Ledger, backup
-from counterveil.randomness import new_id, new_key
+from counterveil.service import ledger as ledgers
+from counterveil.service import locks
+from counterveil.service.ledger import MOST_SERVED, Ledger, backup
 
 A, B = b"a" * 32, b"b" * 32
 LATER = 2**40

@@ -10,12 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from counterveil import Counterfactual, local, wire
-from counterveil.client import Client
+from counterveil import Counterfactual, local
+from counterveil.algebra.gf256 import PRODUCTS
+from counterveil.applicant.client import Client
+from counterveil.crypto.randomness import Common
 from counterveil.errors import Disagreement, Refused, ServerFault, Tampered, TooManyLiars
-from counterveil.gf256 import PRODUCTS
-from counterveil.randomness import Common
-from counterveil.spir import Polynomials, Subsets
+from counterveil.schemes.fetch import Polynomials, Subsets
+from counterveil.terms import wire
 from deployed import PERSON, Altered, Deployed, bump, deployed, flip, garbage, noise, symbols, two_records, views
 from service import numbers_database
 

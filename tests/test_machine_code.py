@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from counterveil import machine_code
+from counterveil.algebra import compiled as machine_code
 from test_engine import Planted
 
 STRANGER = 54_321

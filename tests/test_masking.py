@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from counterveil import Question
 from counterveil.errors import EmptyDatabase, OutOfRange
-from counterveil.forms import make_form
-from counterveil.masking import UNLIMITED, exact_share, in_closure, largest_mask, nearest_gap, order_gap
+from counterveil.institution.masking import UNLIMITED, exact_share, in_closure, largest_mask, nearest_gap, order_gap
+from counterveil.schemes.forms import make_form
 
 PLANE = make_form("euclidean", levels=9, d=2)
 points = st.lists(st.integers(0, 9), min_size=2, max_size=2)

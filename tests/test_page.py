@@ -16,10 +16,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from browser import answered, chromium, fill, opened
-from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local, wire
-from counterveil.datasets import german_credit
-from counterveil.keys import Issuer, fingerprint
-from counterveil.tickets import mint
+from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local
+from counterveil.crypto.keys import Issuer, fingerprint
+from counterveil.research.datasets import german_credit
+from counterveil.terms import wire
+from counterveil.terms.tickets import mint
 from deployed import Deployed, deployed, garbage, noise, symbols
 from relay import Relay
 from service import Service, numbers_database, running

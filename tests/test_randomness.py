@@ -17,11 +17,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterveil import make_scheme, words
+from counterveil import make_scheme
+from counterveil.algebra import words
+from counterveil.algebra.words import below, order_of, packed
+from counterveil.crypto.randomness import Common, Fresh, frame, uniform
 from counterveil.errors import OversizedField, WrongType
-from counterveil.randomness import Common, Fresh, frame, uniform
-from counterveil.spir import Polynomials, Subsets
-from counterveil.words import below, order_of, packed
+from counterveil.schemes.fetch import Polynomials, Subsets
 
 KEY = bytes(range(32))
 SITUATION: dict[str, Any] = {"digest": b"D" * 32, "ticket": b"claims", "servers": (1, 2)}

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from browser import chromium
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
-from counterveil.datasets import german_credit
 from counterveil.errors import (
     EmptyDatabase,
     InvalidSchema,
@@ -28,6 +27,7 @@ from counterveil.errors import (
     UnknownValue,
     WrongType,
 )
+from counterveil.research.datasets import german_credit
 from people import random_case
 
 FRAME = {
@@ -414,7 +414,7 @@ def test_a_schema_that_would_cost_its_reader_much_is_refused(
     def formatted(*_: object) -> str:
         raise AssertionError("a format was used before it was looked at")
 
-    monkeypatch.setattr("counterveil.features.format", formatted, raising=False)
+    monkeypatch.setattr("counterveil.schema.features.format", formatted, raising=False)
     with pytest.raises(InvalidSchema, match=message) as caught:
         Schema.from_builtins({"feature": features}, "forged")
     assert str(caught.value).startswith("forged")
@@ -456,7 +456,7 @@ def test_infer_takes_long_text_for_free_text() -> None:
 
 
 def test_the_page_refuses_the_same_schemas() -> None:
-    source = (files("counterveil") / "web" / "schema.js").read_bytes()
+    source = (files("counterveil") / "applicant" / "web" / "schema.js").read_bytes()
     module = "data:text/javascript;base64," + base64.b64encode(source).decode()
     strange = [
         ("another kind", [{**YES, "kind": "constructor"}], ""),

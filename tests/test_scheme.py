@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import counterveil
 from counterveil import CATALOGUE, FORMS, REVEALS, Field, Question, Scheme, make_scheme, retrieve
-from counterveil.arrays import Vector
-from counterveil.conformance import check_form, check_reveal
-from counterveil.field import Residues
-from counterveil.forms import Form, make_form
-from counterveil.masking import UNLIMITED, nearest_gap
-from counterveil.randomness import Common
-from counterveil.reveals import Opened, Reveal, make_reveal
+from counterveil.algebra.arrays import Vector
+from counterveil.algebra.field import Residues
+from counterveil.crypto.randomness import Common
+from counterveil.institution.masking import UNLIMITED, nearest_gap
+from counterveil.schemes.conformance import check_form, check_reveal
+from counterveil.schemes.forms import Form, make_form
+from counterveil.schemes.reveals import Opened, Reveal, make_reveal
 from databases import Case, cases
 
 SYMBOLS: dict[
@@ -213,7 +213,7 @@ def test_an_answer_is_the_same_in_parts(name: str, shuffle: bool, monkeypatch: p
         rows = rng.integers(0, 10, (count, 3)).astype(np.uint8)
         answers = []
         for part in (7, 1 << 16):
-            monkeypatch.setattr("counterveil.reveals.opened._PART", part)
+            monkeypatch.setattr("counterveil.schemes.reveals.opened._PART", part)
             common = scheme.common(bytes(32), bytes(32), b"ticket")
             answers.append(scheme.answer(1, rows, query, common).tolist())
         assert answers[0] == answers[1]

@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import literal
-from counterveil import Database, Deployment, Question, Schema, Scheme, circuit, local, make_scheme, run
-from counterveil.arrays import Vector
+from counterveil import Database, Deployment, Question, Schema, Scheme, local, make_scheme, run
+from counterveil.algebra.arrays import Vector
+from counterveil.algebra.field import Ring
+from counterveil.crypto.garbling import AND, LABEL, Evaluator, Garbler, colours
+from counterveil.crypto.randomness import new_key
 from counterveil.errors import InvalidAlphas, InvalidField, InvalidInput, NotOffered
-from counterveil.field import Ring
-from counterveil.garble import AND, LABEL, Evaluator, Garbler, colours
-from counterveil.preferences import Preferences
-from counterveil.randomness import new_key
-from counterveil.reveals import sealed as sealing
+from counterveil.schema.preferences import Preferences
+from counterveil.schemes import circuit
+from counterveil.schemes.reveals import sealed as sealing
 from databases import Case, cases
 from people import METRICS, allowed_costs, possible_codes, random_case, random_wishes, rows_of
 from service import numbers_database

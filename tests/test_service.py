@@ -24,15 +24,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from counterveil import CATALOGUE, Counterfactual, Database, Deployment, NoCounterfactual, local, wire
-from counterveil.app import REFUSALS
-from counterveil.client import AsyncClient, Client
-from counterveil.datasets import german_credit
+from counterveil import CATALOGUE, Counterfactual, Database, Deployment, NoCounterfactual, local
+from counterveil.applicant.client import AsyncClient, Client
+from counterveil.crypto.keys import Issuer, SigningKey, fingerprint, read_public, write_keys, write_server_keys
 from counterveil.errors import Disagreement, NotOffered, Refused, ServerFault
-from counterveil.in_process import Local
-from counterveil.keys import Issuer, SigningKey, fingerprint, read_public, write_keys, write_server_keys
-from counterveil.terms import make_terms, read_terms, sign_terms, write_terms
-from counterveil.tickets import mint
+from counterveil.inprocess.bank import Local
+from counterveil.research.datasets import german_credit
+from counterveil.service.app import REFUSALS
+from counterveil.terms import wire
+from counterveil.terms.published import make_terms, read_terms, sign_terms, write_terms
+from counterveil.terms.tickets import mint
 from deployed import some_query
 from relay import Relay
 from service import Process, Service, cli, ledger_rows, numbers_database, resident, running

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterveil import Field, smallest_prime_above
+from counterveil.crypto.randomness import Fresh
+from counterveil.crypto.sharing import reconstruct, split, zero_share
 from counterveil.errors import TooFewServers, WrongShape
-from counterveil.randomness import Fresh
-from counterveil.sharing import reconstruct, split, zero_share
 
 
 @given(st.data())

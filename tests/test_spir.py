@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterveil.arrays import Bytes
+from counterveil.algebra.arrays import Bytes
+from counterveil.crypto.packages import package, package_all, unpackage, unpackage_all
+from counterveil.crypto.randomness import Common, Fresh, new_key
 from counterveil.errors import EmptyDatabase, InvalidInput, OutOfRange, TooFewServers, WrongShape, WrongType
-from counterveil.packages import package, package_all, unpackage, unpackage_all
-from counterveil.randomness import Common, Fresh, new_key
-from counterveil.spir import LEAST_PART, Polynomials, Spir, Subsets, as_records, make_spir
+from counterveil.schemes.fetch import LEAST_PART, Polynomials, Spir, Subsets, as_records, make_spir
 
 
 def random_records(M: int, length: int, seed: int = 0) -> Bytes:

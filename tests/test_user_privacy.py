@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from counterveil import Question, Scheme, make_scheme, retrieve
-from counterveil.gf256 import GF256
-from counterveil.randomness import Fresh
-from counterveil.scheme import run
-from counterveil.sharing import split
-from counterveil.spir import Polynomials, Subsets, make_spir
+from counterveil.algebra.gf256 import GF256
+from counterveil.crypto.randomness import Fresh
+from counterveil.crypto.sharing import split
+from counterveil.schemes.fetch import Polynomials, Subsets, make_spir
+from counterveil.schemes.scheme import run
 from enumeration import Fixed, FixedCommon, views
 
 SMALL = {

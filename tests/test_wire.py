@@ -17,14 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import make_vectors
-from counterveil import Deployment, Preferences, Schema, wire
-from counterveil.app import REFUSALS
-from counterveil.client import Client
+from counterveil import Deployment, Preferences, Schema
+from counterveil.algebra.field import Field
+from counterveil.applicant.client import Client
+from counterveil.crypto.keys import is_signed
+from counterveil.crypto.packages import unpackage
 from counterveil.errors import Malformed
-from counterveil.field import Field
-from counterveil.keys import is_signed
-from counterveil.packages import unpackage
-from counterveil.spir import make_spir
+from counterveil.schemes.fetch import make_spir
+from counterveil.service.app import REFUSALS
+from counterveil.terms import wire
 from deployed import serving
 
 VECTORS = Path(__file__).parent.parent / "vectors"

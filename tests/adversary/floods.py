@@ -24,9 +24,9 @@ import numpy as np
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parent.parent))
 
-from counterveil import wire
-from counterveil.client import Client
-from counterveil.wire import Ticket
+from counterveil.applicant.client import Client
+from counterveil.terms import wire
+from counterveil.terms.wire import Ticket
 from service import Service, numbers_database, resident, running
 
 ROWS, FEATURES, TICKETS = 6000, 8, 40

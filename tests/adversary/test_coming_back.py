@@ -11,8 +11,11 @@ import json
 import re
 from pathlib import Path
 
-from counterveil import asking, cli_applicant, errors, explain
-from counterveil.keys import SERVER_PUBLIC
+from counterveil import errors
+from counterveil.applicant import conversation as asking
+from counterveil.applicant import explain
+from counterveil.cli import ask as cli_applicant
+from counterveil.crypto.keys import SERVER_PUBLIC
 from relay import Relay
 from service import Service, cli, numbers_database, running
 

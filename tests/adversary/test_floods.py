@@ -19,13 +19,13 @@ import uvicorn
 
 from adversary.floods import captured, posted
 from counterveil import Counterfactual
-from counterveil.app import REFUSALS, _Answer, _Readiness
-from counterveil.connections import HANG_UP, Crowd, Listener
-from counterveil.desk import Desk
+from counterveil.algebra.compiled import cores
 from counterveil.errors import Refused
-from counterveil.limits import GaveWay, Place, Places
-from counterveil.machine_code import cores
-from counterveil.server import Admitted, Reply
+from counterveil.service.app import REFUSALS, _Answer, _Readiness
+from counterveil.service.connections import HANG_UP, Crowd, Listener
+from counterveil.service.desk import Desk
+from counterveil.service.limits import GaveWay, Place, Places
+from counterveil.service.server import Admitted, Reply
 from service import Service, numbers_database, resident, running
 from test_service import certificate
 

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 
 from adversary.timing import OldOrder
-from counterveil import asking, client, deployment, exchange, scheme, wire
-from counterveil.client import AsyncClient
+from counterveil.applicant import client, exchange
+from counterveil.applicant import conversation as asking
+from counterveil.applicant.client import AsyncClient
 from counterveil.errors import Tampered
+from counterveil.schemes import scheme
+from counterveil.terms import deployment, wire
 from deployed import PERSON, bump, deployed, garbage
 from service import numbers_database
 

@@ -18,13 +18,15 @@ import httpx2
 import msgspec
 import pytest
 
-from counterveil import Client, asking, wire
-from counterveil.client import AsyncClient
+from counterveil import Client
+from counterveil.applicant import conversation as asking
+from counterveil.applicant.client import AsyncClient
+from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.errors import CounterveilError, Disagreement, InvalidKey, InvalidTerms, Malformed, ServerFault
-from counterveil.keys import Issuer, SigningKey
-from counterveil.ledger import Ledger
-from counterveil.server import Server
-from counterveil.terms import deployment_of, make_terms, read_terms, sign_terms, write_terms
+from counterveil.service.ledger import Ledger
+from counterveil.service.server import Server
+from counterveil.terms import wire
+from counterveil.terms.published import deployment_of, make_terms, read_terms, sign_terms, write_terms
 from deployed import Deployed, deployed, serving
 from service import cli, numbers_database
 

@@ -13,17 +13,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from counterveil import Client, wire
+from counterveil import Client
+from counterveil.algebra.gf256 import PRODUCTS
+from counterveil.crypto.keys import SIGNATURE_BYTES, is_signed
+from counterveil.crypto.packages import unpackage
+from counterveil.crypto.randomness import new_key
 from counterveil.errors import Refused, ServerFault
-from counterveil.gf256 import PRODUCTS
-from counterveil.keys import SIGNATURE_BYTES, is_signed
-from counterveil.ledger import MOST_SERVED
-from counterveil.packages import unpackage
-from counterveil.randomness import new_key
-from counterveil.records import layout
-from counterveil.server import Server
-from counterveil.spir import Spir
-from counterveil.terms import make_terms, sign_terms
+from counterveil.schema.layouts import layout
+from counterveil.schemes.fetch import Spir
+from counterveil.service.ledger import MOST_SERVED
+from counterveil.service.server import Server
+from counterveil.terms import wire
+from counterveil.terms.published import make_terms, sign_terms
 from deployed import Deployed, deployed
 from service import numbers_database
 

@@ -15,12 +15,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from counterveil import Client, Preferences, Question, make_scheme, wire
-from counterveil import server as server_module
-from counterveil.agreement import Peer
+from counterveil import Client, Preferences, Question, make_scheme
+from counterveil.crypto.randomness import new_key
 from counterveil.errors import Refused
-from counterveil.randomness import new_key
-from counterveil.server import Server, check_holdings
+from counterveil.service import server as server_module
+from counterveil.service.server import Server, check_holdings
+from counterveil.terms import wire
+from counterveil.terms.agreement import Peer
 from deployed import Deployed, deployed
 from enumeration import Fixed
 from service import numbers_database

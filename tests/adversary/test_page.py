@@ -18,8 +18,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 
 from browser import answered, chromium, opened
-from counterveil import wire
-from counterveil.keys import SigningKey
+from counterveil.crypto.keys import SigningKey
+from counterveil.terms import wire
 from deployed import PERSON, Deployed, deployed, garbage
 from relay import Relay
 from service import numbers_database

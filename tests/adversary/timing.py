@@ -30,14 +30,15 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from counterveil import asking, explain
-from counterveil import client as client_module
-from counterveil.client import AsyncClient
-from counterveil.database import Database
-from counterveil.datasets import german_credit
+from counterveil.applicant import client as client_module
+from counterveil.applicant import conversation as asking
+from counterveil.applicant import explain
+from counterveil.applicant.client import AsyncClient
+from counterveil.applicant.exchange import Connections
 from counterveil.errors import Tampered
-from counterveil.exchange import Connections
-from counterveil.preferences import Preferences
+from counterveil.institution.database import Database
+from counterveil.research.datasets import german_credit
+from counterveil.schema.preferences import Preferences
 from service import Service, numbers_database, running
 
 TOLERANCE = 0.05

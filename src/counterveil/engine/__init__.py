@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Bytes, Codes, Vector
-from ..field import Residues
-from ..machine_code import pays
+from ..algebra.arrays import Bytes, Codes, Vector
+from ..algebra.compiled import pays
+from ..algebra.field import Residues
 from . import plain
 from .blocks import Blocks
 from .plain import combine

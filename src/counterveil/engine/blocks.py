@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Codes, Vector
+from ..algebra.arrays import Codes, Vector
 
 ROWS = 128  # of a block: what the registers hold sums of
 _SHARED = 1 << 19  # bytes that several scans go through before the next: they stay in the second cache

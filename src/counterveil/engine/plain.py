@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Bytes, Codes, Vector
-from ..field import Residues
-from ..gf256 import PRODUCTS
+from ..algebra.arrays import Bytes, Codes, Vector
+from ..algebra.field import Residues
+from ..algebra.gf256 import PRODUCTS
 
 Matrix = NDArray[np.float64] | NDArray[np.int64]
 

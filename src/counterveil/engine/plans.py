@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Bytes, Vector
+from ..algebra.arrays import Bytes, Vector
 from . import scans
 from .blocks import Scan
 

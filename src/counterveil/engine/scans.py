@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from ..machine_code import compiled
+from ..algebra.compiled import compiled
 from .blocks import ROWS
 
 _NEEDED = ("avx512bw", "avx512vbmi", "avx512vnni")

@@ -1,0 +1,1 @@
+"""Numbers and arrays, and nothing of the protocol."""

@@ -1,0 +1,314 @@
+"""The applicant's side of the network: asks all servers at once, over connections that tell them nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+
+from ..algebra import checks
+from ..algebra.arrays import Vector
+from ..crypto.keys import is_pinned
+from ..errors import Disagreement, Malformed, OutOfRange, Refused, ServerFault, WrongType
+from ..schema.frames import as_person
+from ..schema.layouts import Record
+from ..schema.preferences import Preferences
+from ..schemes.forms import Question
+from ..terms import tickets, wire
+from ..terms.agreement import Peer, Traffic, check_agreement
+from ..terms.deployment import Deployment
+from ..terms.published import check_terms, deployment_of, read_terms
+from ..terms.wire import Reply, Request, SignedTerms, Terms, Ticket
+from .conversation import Asked, Offer, Progress, everyone, make_offer, settle
+from .exchange import Connections
+from .explain import Explanation, explain
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Asks N servers of one deployment; `async with AsyncClient(urls) as client: await client.ask(person, …)`.
+
+    Connections are opened for a question and closed before anything that came back is looked at.
+
+    Parameters
+    ----------
+    servers : the servers' addresses, in any order; by default those in the terms.
+    terms : a terms file, or what was read from one. With it, a question is checked and compiled before any connection;
+        without it, the terms come from the servers, who then see that somebody looked.
+    issuer : the public key that must have signed the terms, 32 bytes.
+    operators : public keys of servers that must be among those asked, 32 bytes each, or their fingerprints, 16 bytes.
+        Get at least one from its operator and not from the institution, which could otherwise run all the servers.
+    insecure : allow plain http to other machines. Whoever is on the way then reads the question.
+    timeout : seconds for a server to answer one request.
+    patience : seconds over which a request is sent again, the same bytes, when the connection breaks.
+    verify : as httpx2 has it: True, False, or an SSL context.
+    connect_to : where to connect to instead, by address: for relays, as curl's option of that name.
+    watch : called with each server, what was sent to it and what it answered, for those who want to see.
+    progress : called with how many bytes of the answers came, and how many there will be, where that is many.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        terms: SignedTerms | str | Path | None = None,
+        issuer: bytes | None = None,
+        operators: Sequence[bytes] = (),
+        insecure: bool = False,
+        timeout: float = 60.0,
+        patience: float = 10.0,
+        verify: Any = True,
+        connect_to: Mapping[str, str] | None = None,
+        watch: Callable[[Peer, Request, Reply], None] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        issued = read_terms(terms) if isinstance(terms, str | Path) else terms
+        if servers is None and issued is None:
+            raise WrongType("servers", got="neither servers nor terms", expected="the addresses, or a terms file")
+        listed = issued.addresses if servers is None and issued else servers
+        self.urls = [_address(url, insecure) for url in checks.listed("servers", listed, "a list of addresses")]
+        for what, seconds in (("timeout", timeout), ("patience", patience)):
+            if not isinstance(seconds, int | float) or not 0 <= seconds < 1e6:
+                raise OutOfRange(what, got=seconds, expected="seconds, 0 or more")
+        self.timeout, self.patience, self.watch, self._progress = timeout, patience, watch, progress
+        self._issuer, self._operators = issuer, tuple(operators)
+        others = {_address(url, True): _address(to, insecure) for url, to in (connect_to or {}).items()}
+        self.targets = {url: others.get(url, url) for url in self.urls}
+        self.verify = httpx2.create_ssl_context() if verify is True else verify
+        self.traffic = {url: Traffic() for url in self.urls}
+        self.peers: list[Peer] = []  # as their manifests have them, once they were visited
+        self._pinned, self._offer, self._looked = issued is not None, None, None
+        if issued is not None:
+            self._accept(issued)
+
+    _offer: Offer | None
+    _looked: float | None  # when the terms came from the servers, and nothing was asked since
+
+    def _accept(self, issued: SignedTerms) -> Offer:
+        if self._issuer is not None and issued.terms.issuer != self._issuer.hex():
+            raise Disagreement("terms: got another issuer's, expected those of the issuer given; nothing was asked")
+        self._offer = make_offer(issued, deployment_of(check_terms(issued).terms))
+        return self._offer
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the terms describe; they are known from a file, or after `connect`."""
+        if self._offer is None:
+            raise Disagreement("terms: got none yet, expected a terms file, or `connect` before this")
+        return self._offer.deployment
+
+    async def __aenter__(self) -> AsyncClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Do nothing: connections are closed after each question."""
+
+    async def connect(self) -> tuple[list[Peer], Deployment]:
+        """Fetch all manifests and refuse servers that do not agree; the connections are closed again."""
+        if not self.peers:
+            async with Connections(self) as lines:
+                await self._agree(lines)
+        return self.peers, self.deployment
+
+    async def _agree(self, lines: Connections) -> list[Peer]:
+        """Fetch all manifests, and accept terms only from servers that agree on them."""
+        peers = await everyone([partial(lines.visit, url) for url in self.urls])
+        check_agreement(peers, issuer=self._issuer, operators=self._operators)
+        issued = peers[0].manifest.issued
+        if self._pinned and self._offer is not None and issued.text != self._offer.issued.text:
+            raise Disagreement("terms: the servers have others than the terms file; get the new one; nothing was asked")
+        if self._offer is None:
+            self._accept(issued)
+            self._looked = time.monotonic()
+        self.peers = peers
+        return peers
+
+    async def visit(self, url: str) -> Peer:
+        """Fetch one server's manifest, over a connection of its own."""
+        async with Connections(self) as lines:
+            return await lines.visit(url)
+
+    async def ask(
+        self,
+        person: Any,
+        preferences: Preferences | Mapping[str, Any] | None = None,
+        *,
+        ticket: Ticket | str | None = None,
+        robust: int = 0,
+        spread: float = 0.0,
+        clamp: bool = False,
+        spending: Callable[[], None] | None = None,
+        **more: Any,
+    ) -> Explanation:
+        """Explain one rejection, as `Local.ask` does, with servers that learn nothing.
+
+        A ticket is needed unless the deployment is open. It is used up once the question is on its way; nothing here
+        ever asks for another by itself. `robust` is how many wrong answers to correct where the deployment is open;
+        otherwise the ticket says so. `spending` is called once, just before the first byte leaves that uses the ticket:
+        until then nothing is lost.
+        """
+        offer = await self._terms()
+        deployment = offer.deployment
+        wishes = Preferences.of(preferences, **more)
+        values = as_person(person, deployment.schema.names)
+        own = deployment.schema.codes(values, clamp=clamp)
+        question, costs = deployment.question(own, wishes)
+        asked = Asked(offer, self._ticket(offer, ticket, robust), question, spread=spread)
+        opened = await self._fetch(asked, spending)
+        # Every connection is closed: from here on nothing that happens can be seen by a server.
+        records = asked.checked(costs, opened())
+        given = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
+        found = explain(asked.deployment, costs, given, records)
+        return replace(found, liars=tuple(asked.liars)) if asked.liars else found
+
+    async def reveal(
+        self, question: Question, *, ticket: Ticket | str | None = None, deployment: Deployment | None = None
+    ) -> tuple[Vector, Record]:
+        """Return all that a question reveals, and the nearest record, for those who measure or attack their own.
+
+        `deployment` may be one of one's own making, as a cheat's would be.
+        """
+        offer = await self._terms()
+        asked = Asked(offer, self._ticket(offer, ticket, 0), question, deployment=deployment)
+        opened = await self._fetch(asked)
+        record = asked.signed(opened())[0]
+        return asked.revealed, record
+
+    async def _terms(self) -> Offer:
+        """Return the terms: from a file, or from the servers."""
+        if self._offer is None:
+            await self.connect()
+        offer = self._offer
+        if offer is None:
+            raise AssertionError("`connect` accepts terms or raises")
+        return offer
+
+    async def _fetch(self, asked: Asked, spending: Callable[[], None] | None = None) -> Callable[[], list[bytes]]:
+        """Exchange all messages of a question, then hang up."""
+        asked.progress = self._progress
+        looked, self._looked, offer = self._looked, None, self._offer
+        if looked is not None and offer is not None:
+            await settle(looked, offer.step)  # or the time since the manifests tells how long compiling took
+        try:
+            async with Connections(self) as lines:
+                peers = self.peers or await self._agree(lines)
+                if spending is not None:
+                    spending()
+                opened = await asked.fetch(lines.post, peers)
+            await settle(time.monotonic(), asked.step)  # until the ends of the connections are on their way
+            return opened
+        except ServerFault as error:
+            if error.code in ("other_terms", "other_key"):  # look again before the next question
+                self.peers = []
+                self._offer = self._offer if self._pinned else None
+            raise
+
+    def _ticket(self, offer: Offer, ticket: Ticket | str | None, robust: int) -> Ticket:
+        """Return the ticket to use, checked as far as it can be here."""
+        terms = offer.issued.terms
+        if ticket is None:
+            if terms.tickets != "open":
+                raise Refused("ticket_missing", "these servers want a ticket, and none was given")
+            ticket = self._own_ticket(terms, offer.deployment, robust)
+        elif isinstance(ticket, str):
+            ticket = wire.decode_ticket_text(ticket)
+        tickets.verify(ticket, terms, time.time())
+        asked = [bytes.fromhex(terms.keys[n - 1]) for n in ticket.claims.servers]
+        if not all(any(is_pinned(operator, key) for key in asked) for operator in self._operators):
+            raise Disagreement("ticket: got one for other servers than that of the operator given; nothing was asked")
+        return ticket
+
+    def _own_ticket(self, terms: Terms, deployment: Deployment, robust: int) -> Ticket:
+        known = [peer.manifest.server for peer in self.peers] or range(1, terms.parameters.servers + 1)
+        numbers = sorted(known)[: deployment.scheme.needed(robust)]
+        step = max(1, terms.window // 4)  # coarse: a clock to the second would tell one applicant from another
+        expires = (int(time.time()) + terms.window // 2) // step * step
+        return tickets.mint(terms, numbers, expires=expires, k=deployment.k, liars=robust)
+
+
+def _address(given: Any, insecure: bool) -> str:
+    """Return an address in its one form; refuse what is none, and plain http to another machine."""
+    try:
+        url = wire.canonical(str(given))
+    except Malformed:
+        raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
+    if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
+        raise ServerFault(
+            url, "is plain http: whoever is on the way to both servers reads the question; expected https"
+        )
+    return url
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Client:
+    """`AsyncClient` for those who do not wait: the same in a thread of its own, with the same parameters."""
+
+    def __init__(self, servers: Sequence[str] | None = None, **options: Any) -> None:
+        self._client = AsyncClient(servers, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        if options.get("terms") is None:
+            try:
+                self._wait(self._client.connect())
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The servers, as their manifests have them, once they were visited."""
+        return self._client.peers
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the terms describe."""
+        return self._client.deployment
+
+    def ask(
+        self, person: Any, preferences: Preferences | Mapping[str, Any] | None = None, **options: Any
+    ) -> Explanation:
+        """Explain one rejection; see `AsyncClient.ask`."""
+        return self._wait(self._client.ask(person, preferences, **options))
+
+    def reveal(self, question: Question, **options: Any) -> tuple[Vector, Record]:
+        """Return all that a question reveals; see `AsyncClient.reveal`."""
+        return self._wait(self._client.reveal(question, **options))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

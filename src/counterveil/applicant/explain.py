@@ -1,0 +1,276 @@
+"""What the applicant gets: the changes that would have got them accepted, in their own units, or why there are none."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import narwhals as nw
+
+from ..errors import MissingPackage
+from ..schema.features import Feature, Numeric, Ordinal, Value
+from ..schema.frames import installed_backend
+from ..schema.layouts import Record
+from ..schema.preferences import Costs
+from ..terms.deployment import Deployment
+
+_WORDS = {
+    "immutable": "must stay as it is",
+    "ranges": "must lie in a range",
+    "increase_only": "may only go up",
+    "decrease_only": "may only go down",
+    "forbidden": "must not get certain values",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One feature that would have to change."""
+
+    feature: Feature
+    before: Value
+    after: Value
+    direction: int  # 1 up, -1 down, 0 where values have no order
+    cost: float  # in changes across a whole range, at weight 1
+    share: float  # of the cost of all changes
+
+    def text(self) -> str:
+        """Say it: "raise savings from 1,000 € to 5,000 €"."""
+        verb = {1: "raise", -1: "lower", 0: "change"}[self.direction]
+        before, after = self.feature.show(self.before), self.feature.show(self.after)
+        return f"{verb} {self.feature.title} from {before} to {after}"
+
+
+@dataclass(frozen=True, repr=False)
+class Counterfactual:
+    """The nearest accepted row, as changes from where the applicant stands; `others` are the next, where k > 1."""
+
+    changes: tuple[Change, ...]  # the costliest first
+    unchanged: tuple[Feature, ...]
+    values: dict[str, Value]  # the applicant with the changes made, at the schema's levels; every constraint holds
+    record: dict[str, Value]  # the record as it was fetched; where it is a row, within half a step of those
+    cost: float
+    others: tuple[Counterfactual, ...] = ()
+    liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
+
+    feasible = True
+
+    def __repr__(self) -> str:
+        return f"Counterfactual({len(self.changes)} changes, cost {self.cost:.4g})"
+
+    def text(self) -> str:
+        """Say it in one sentence."""
+        if not self.changes:
+            return "An accepted row has the same levels as yours in everything that counts."
+        said = [change.text() for change in self.changes]
+        sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
+        return sentence[0].upper() + sentence[1:] + "."
+
+    __str__ = text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON."""
+        return {
+            "feasible": True,
+            "text": self.text(),
+            "cost": self.cost,
+            "changes": [
+                {
+                    "feature": change.feature.name,
+                    "label": change.feature.title,
+                    "from": change.before,
+                    "to": change.after,
+                    "from_text": change.feature.show(change.before),
+                    "to_text": change.feature.show(change.after),
+                    "cost": change.cost,
+                    "share": change.share,
+                }
+                for change in self.changes
+            ],
+            "unchanged": [feature.name for feature in self.unchanged],
+            "values": self.values,
+            "record": self.record,
+            "others": [other.to_dict() for other in self.others],
+            "liars": list(self.liars),
+        }
+
+    def to_frame(self, backend: str | None = None) -> Any:
+        """Return the changes as a frame, one row for each: polars, pyarrow or pandas, as asked for or as installed."""
+        columns: dict[str, list[Any]] = {
+            "feature": [c.feature.name for c in self.changes],
+            "from": [c.feature.show(c.before) for c in self.changes],
+            "to": [c.feature.show(c.after) for c in self.changes],
+            "cost": [c.cost for c in self.changes],
+            "share": [c.share for c in self.changes],
+        }
+        text, number = nw.String(), nw.Float64()
+        schema = {"feature": text, "from": text, "to": text, "cost": number, "share": number}
+        chosen: Any = backend or installed_backend()
+        return nw.to_native(nw.from_dict(columns, schema=schema, backend=chosen))
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{html.escape(c.feature.title)}</th><td>{html.escape(c.feature.show(c.before))}</td>"
+            f"<td>→ <b>{html.escape(c.feature.show(c.after))}</b></td><td>{c.share:.0%}</td></tr>"
+            for c in self.changes
+        )
+        head = "<tr><th>feature</th><th>now</th><th>accepted at</th><th>share of the cost</th></tr>"
+        same = html.escape(", ".join(feature.title for feature in self.unchanged) or "nothing")
+        return f"<p>{html.escape(self.text())}</p><table>{head}{rows}</table><p>Unchanged: {same}.</p>"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw before and after for every change, on its own range; needs matplotlib. Returns the axes."""
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError:
+            raise MissingPackage("plot", got="no matplotlib", expected="counterveil[plots]") from None
+        if ax is None:
+            _, ax = plt.subplots(figsize=(8, 1.2 + 0.7 * max(1, len(self.changes))), layout="constrained")
+        for row, change in enumerate(reversed(self.changes)):
+            _draw(ax, row, change)
+        ax.set_yticks(range(len(self.changes)), [c.feature.title for c in reversed(self.changes)])
+        ax.set_xlim(-0.3, 1.3)
+        ax.set_ylim(-0.6, max(1, len(self.changes)) - 0.4)
+        ax.set_xticks([0, 1], ["lowest", "highest"])
+        ax.set_title("What would have been accepted" if self.changes else self.text())
+        for side in ("top", "right", "left"):
+            ax.spines[side].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+        return ax
+
+
+def _draw(ax: Any, row: int, change: Change) -> None:
+    """Draw one change: a pale dot now, an arrow, a full dot after, the values beside them."""
+    ends = [
+        change.feature.codes([value], clamp=True)[0] / change.feature.largest for value in (change.before, change.after)
+    ]
+    if change.direction == 0:
+        ends = [0.0, 1.0]
+    before, after = ends
+    ax.plot([0, 1], [row, row], color="#d8dce2", linewidth=3, solid_capstyle="round", zorder=1)
+    ax.annotate(
+        "", (after, row), (before, row), arrowprops={"arrowstyle": "-|>", "color": "#3b6ea8", "lw": 2}, zorder=2
+    )
+    ax.scatter([before], [row], s=70, facecolor="white", edgecolor="#6b7280", linewidth=2, zorder=3)
+    ax.scatter([after], [row], s=80, color="#3b6ea8", zorder=3)
+    left = before <= after
+    for x, value, bold, on_left in ((before, change.before, False, left), (after, change.after, True, not left)):
+        ax.annotate(
+            change.feature.show(value),
+            (x, row),
+            xytext=(-9 if on_left else 9, 0),
+            textcoords="offset points",
+            ha="right" if on_left else "left",
+            va="center",
+            fontweight="bold" if bold else "normal",
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A feature whose constraints, relaxed alone, would let the nearest row through."""
+
+    feature: Feature
+    constraints: tuple[str, ...]  # those that the nearest row breaks
+
+    def text(self) -> str:
+        """Say it."""
+        return f"{self.feature.title} " + " and ".join(_WORDS[constraint] for constraint in self.constraints)
+
+
+@dataclass(frozen=True, repr=False)
+class NoCounterfactual:
+    """No accepted row satisfies the constraints. `advice` says which one to relax, where a single one would do."""
+
+    advice: tuple[Advice, ...]
+    violated: tuple[Feature, ...]  # whose constraints the nearest row breaks
+    hopeless: bool  # whether it is certain that no single one would do
+    liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
+
+    feasible = False
+
+    def __repr__(self) -> str:
+        return f"NoCounterfactual(violated={[feature.name for feature in self.violated]})"
+
+    def text(self) -> str:
+        """Say it, with what would help."""
+        text = "No accepted row satisfies your constraints."
+        if self.advice:
+            return f"{text} Relaxing this one would help: {self.advice[0].text()}."
+        only = " Relaxing a single one would not help." if self.hopeless else ""
+        return (
+            f"{text} The nearest one breaks those on {' and '.join(feature.title for feature in self.violated)}.{only}"
+        )
+
+    __str__ = text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON."""
+        advice = [{"feature": a.feature.name, "constraints": list(a.constraints)} for a in self.advice]
+        violated = [feature.name for feature in self.violated]
+        return {
+            "feasible": False,
+            "text": self.text(),
+            "advice": advice,
+            "violated": violated,
+            "liars": list(self.liars),
+        }
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self.text())}</p>"
+
+
+Explanation = Counterfactual | NoCounterfactual
+
+
+def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], records: Sequence[Record]) -> Explanation:
+    """Say what the fetched records mean to this person; feasibility is decided on their codes (rule 11).
+
+    If the nearest row breaks the constraints of one feature, relaxing those alone helps. If it breaks more, no single
+    one does in a table deployment: every forbidden change costs the same there, so the least total breaks the fewest.
+    """
+    features = {feature.name: feature for feature in costs.features}
+    broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
+    verdicts = zip(records, broken, strict=True)
+    found = [_counterfactual(deployment, costs, person, record) for record, violated in verdicts if not violated]
+    if found:
+        first, *others = found
+        return replace(first, others=tuple(others))
+    least = min(broken, key=len)
+    advice = [Advice(features[n], tuple(kinds)) for n, kinds in least.items()] if len(least) == 1 else []
+    return NoCounterfactual(
+        tuple(advice),
+        tuple(features[name] for name in least),
+        hopeless=deployment.scheme.form.name == "table" and not advice,
+    )
+
+
+def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Value], record: Record) -> Counterfactual:
+    unit, codes = deployment.unit, record.codes[deployment.schema.costed]
+    values = deployment.schema.values(record.codes)
+    each = costs.of(codes)
+    total = sum(each)
+    changed = sum(cost for own, code, cost in zip(costs.own, codes, each, strict=True) if own != code)
+    changes, unchanged = [], []
+    for feature, own, code, cost in zip(costs.features, costs.own.tolist(), codes.tolist(), each, strict=True):
+        if own == code:
+            unchanged.append(feature)
+            values[feature.name] = person[feature.name]
+            continue
+        there = max(own, code) <= feature.steps and isinstance(feature, Numeric | Ordinal) and feature.ordered
+        changes.append(
+            Change(
+                feature=feature,
+                before=person[feature.name],
+                after=values[feature.name],
+                direction=(1 if code > own else -1) if there else 0,
+                cost=cost / unit,
+                share=cost / changed if changed else 0.0,
+            )
+        )
+    changes.sort(key=lambda change: -change.cost)
+    return Counterfactual(tuple(changes), tuple(unchanged), values, record.values, total / unit)

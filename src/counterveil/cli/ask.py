@@ -1,0 +1,264 @@
+"""The applicant's command: ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.table import Table as Grid
+
+from ..applicant.client import Client
+from ..applicant.explain import Counterfactual, Explanation
+from ..errors import Tampered, TooManyLiars, WrongType
+from ..schema.features import Feature, Numeric
+from ..schema.preferences import Preferences
+from ..schema.schema import Schema
+from ..terms import wire
+from ..terms.agreement import Peer
+from .trust import UNPINNED, addressed, text_of, trusted
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@addressed
+@click.option(
+    "--person", type=_PATH, help="A JSON file, or - for standard input: what the model was told, feature by feature."
+)
+@click.option(
+    "--set",
+    "values",
+    multiple=True,
+    metavar="FEATURE=VALUE",
+    help="One of those, or over the file's. Others on this machine can read flags in the list of processes.",
+)
+@click.option("--preferences", type=_PATH, help="A JSON file of preferences, or -; the flags below go over it.")
+@click.option("--weight", multiple=True, metavar="FEATURE=N", help="How reluctant you are to change it, from 1.")
+@click.option("--immutable", multiple=True, metavar="FEATURE", help="It must stay as it is.")
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="FEATURE=LOW..HIGH",
+    help="It must lie there; either end may be left out.",
+)
+@click.option("--increase-only", multiple=True, metavar="FEATURE", help="It may only go up.")
+@click.option("--decrease-only", multiple=True, metavar="FEATURE", help="It may only go down.")
+@click.option("--forbid", multiple=True, metavar="FEATURE=VALUE", help="It must not become that.")
+@click.option("--metric", type=click.Choice(["l2", "l1", "mad", "heom"]), help="How changes are measured.")
+@click.option("--spread", default=0.0, help="Where several rows come back: how much farther each must be.")
+@click.option("--clamp", is_flag=True, help="Pull values beyond the schema's range to its ends.")
+@click.option("--robust", default=0, help="Open mode: correct so many wrong answers; needs two more servers for each.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--verbose", is_flag=True, help="Print also how many bytes went to and from each server.")
+def ask(
+    servers: tuple[str, ...],
+    ticket: str | None,
+    ticket_file: Path | None,
+    person: Path | None,
+    values: tuple[str, ...],
+    preferences: Path | None,
+    spread: float,
+    clamp: bool,
+    robust: int,
+    as_json: bool,
+    verbose: bool,
+    terms: Path | None,
+    timeout: float,
+    ca: Path | None,
+    insecure: bool,
+    operators: tuple[str, ...],
+    issuer: str | None,
+    **flags: Any,
+) -> None:
+    """Ask what would have got you accepted.
+
+    No server learns what you have, what you prefer, or what you were told. Servers see your ticket, the time, and your
+    network address.
+    """
+    known, wishes = _read_json(person), _read_json(preferences)
+    Preferences.of(wishes)  # refuses a file that is none
+    wishes = {name: dict(value) if isinstance(value, dict) else value for name, value in wishes.items()}
+    console = Console()
+    bar = Progress(
+        TextColumn("working the answer out"), BarColumn(), DownloadColumn(), transient=True,
+        disable=as_json or not console.is_terminal, console=console,
+    )  # fmt: skip
+    task = bar.add_task("answers", total=None)
+
+    def progress(came: int, total: int) -> None:
+        bar.update(task, completed=came, total=total)
+
+    trust = trusted(terms, timeout, ca, insecure, operators, issuer)
+    with bar, Client(servers or None, progress=progress, **trust) as client:
+        schema = client.deployment.schema
+        known |= {name: _value(feature, text) for name, feature, text in _pairs("--set", schema, values)}
+        for name in ("immutable", "increase_only", "decrease_only"):
+            if flags[name]:
+                wishes[name] = list(flags[name])
+        if flags["metric"]:
+            wishes["metric"] = flags["metric"]
+        for name, _, text in _pairs("--weight", schema, flags["weight"]):
+            wishes.setdefault("weights", {})[name] = _whole("--weight", text)
+        for name, feature, text in _pairs("--range", schema, flags["ranges"]):
+            low, dots, high = text.partition("..")
+            if not dots:
+                raise WrongType(
+                    f"--range {name}", got=repr(text), expected="LOW..HIGH, either of which may be left out"
+                )
+            wishes.setdefault("ranges", {})[name] = [_value(feature, low), _value(feature, high)]
+        for name, feature, text in _pairs("--forbid", schema, flags["forbid"]):
+            forbidden = wishes.setdefault("forbidden", {})
+            forbidden[name] = [*forbidden.get(name, ()), _value(feature, text)]
+        taken = _Tickets(ticket, ticket_file)
+
+        def leaving() -> None:
+            taken.mark()
+            if not operators:
+                click.echo(f"counterveil: warning: {UNPINNED}", err=True)
+
+        options = {"robust": robust, "spread": spread, "clamp": clamp}
+        try:
+            found = client.ask(known, wishes, ticket=taken.text, spending=leaving, **options)
+        except (Tampered, TooManyLiars) as error:
+            raise Tampered(f"{error}. {_LATER}") from None
+        peers = client.peers
+    if as_json:
+        click.echo(json.dumps(found.to_dict() | ({"traffic": _traffic(peers)} if verbose else {}), ensure_ascii=False))
+        return
+    show(console, found)
+    if not found.feasible:
+        console.print(_LATER)
+    if verbose:
+        console.print(traffic_table(peers))
+
+
+# Who asks again right away, or asks the institution for another ticket, tells a lying server that its lie was noticed.
+_LATER = (
+    "You may use another ticket of your batch, best at another time of your own choosing, such as another day: asking "
+    "again right away would tell the servers that this answer was not enough."
+)
+
+
+class _Tickets:
+    """The ticket to use: as given, or the first in a file that is not marked as used."""
+
+    def __init__(self, ticket: str | None, path: Path | None) -> None:
+        self._path, self._line = path, -1
+        if path is None:
+            self.text = None if ticket is None else wire.decode_ticket_text(ticket).text()
+            return
+        self._lines = text_of(path).splitlines()
+        unused = [n for n, line in enumerate(self._lines) if line.strip() and not line.startswith("#")]
+        if not unused:
+            raise WrongType(str(path), got="no unused ticket", expected="one on a line of its own")
+        self._line = unused[0]
+        self.text = wire.decode_ticket_text(self._lines[self._line]).text()
+
+    def mark(self) -> None:
+        """Mark the ticket as used; the question is about to leave."""
+        if self._path is None or str(self._path) == "-":
+            return
+        self._lines[self._line] = f"# used: {self.text}"
+        try:
+            self._path.write_text("\n".join(self._lines) + "\n", "utf-8")
+        except OSError as error:
+            expected = "a file of tickets that can be written"
+            raise WrongType(str(self._path), got=error.strerror, expected=expected) from None
+
+
+def show(console: Console, found: Explanation) -> None:
+    """Print an explanation as a table and a sentence."""
+    if isinstance(found, Counterfactual) and found.changes:
+        for each in (found, *found.others):
+            grid = Grid(title="What would have been accepted", box=box.SIMPLE_HEAD)
+            for heading in ("feature", "now", "accepted at", "share of the cost"):
+                grid.add_column(heading, justify="right" if heading == "share of the cost" else "left")
+            for change in each.changes:
+                before, after = (escape(change.feature.show(value)) for value in (change.before, change.after))
+                grid.add_row(escape(change.feature.title), before, f"[bold]{after}[/bold]", f"{change.share:.0%}")
+            grid.caption = f"Unchanged: {escape(', '.join(f.title for f in each.unchanged) or 'nothing')}."
+            console.print(grid)
+    console.print(escape(found.text()))
+    if found.liars:
+        numbers = ", ".join(map(str, found.liars))
+        console.print(f"[bold red]Server {numbers} lied[/bold red]; the wrong answers were corrected.")
+
+
+def _traffic(peers: Sequence[Peer]) -> list[dict[str, Any]]:
+    return [
+        {
+            "server": peer.manifest.server,
+            "url": peer.url,
+            "requests": peer.traffic.requests,
+            "body_bytes_up": peer.traffic.body_up,
+            "body_bytes_down": peer.traffic.body_down,
+            "header_bytes_up": peer.traffic.up - peer.traffic.body_up,
+            "header_bytes_down": peer.traffic.down - peer.traffic.body_down,
+        }
+        for peer in peers
+    ]
+
+
+def traffic_table(peers: Sequence[Peer]) -> Grid:
+    """Return what went to and from each server, the manifest included."""
+    grid = Grid(title="Bytes on the connections", box=box.SIMPLE_HEAD)
+    for heading in ("server", "requests", "bodies up", "headers up", "bodies down", "headers down"):
+        grid.add_column(heading, justify="left" if heading == "server" else "right")
+    for peer, seen in zip(peers, _traffic(peers), strict=True):
+        order = ("body_bytes_up", "header_bytes_up", "body_bytes_down", "header_bytes_down")
+        grid.add_row(peer.name, str(seen["requests"]), *(f"{seen[name]:,} B" for name in order))
+    return grid
+
+
+def _read_json(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    text = text_of(path)
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WrongType(str(path), got=str(error), expected="a JSON object") from None
+    if not isinstance(read, dict):
+        raise WrongType(str(path), got=type(read).__name__, expected="a JSON object")
+    return read
+
+
+def _pairs(option: str, schema: Schema, given: Sequence[str]) -> list[tuple[str, Feature, str]]:
+    pairs = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise WrongType(option, got=repr(text), expected="FEATURE=VALUE")
+        pairs.append((name, schema.feature(name), value))
+    return pairs
+
+
+def _value(feature: Feature, text: str) -> Any:
+    """Read a value as a person types it; nothing at all is a missing one."""
+    if not text:
+        return None
+    if isinstance(feature, Numeric):
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    for code in range(feature.steps + 1):
+        value = feature.value(code)
+        if text.lower() in (str(value).lower(), feature.show(value).lower()):
+            return value
+    return text
+
+
+def _whole(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise WrongType(option, got=repr(text), expected="a whole number") from None

@@ -1,0 +1,193 @@
+"""The command doctor: look a deployment over before asking."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+import time
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import click
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from ..applicant.client import AsyncClient, is_loopback
+from ..crypto.keys import fingerprint, is_pinned
+from ..errors import CounterveilError, ServerFault, UnknownName
+from ..terms import tickets, wire
+from ..terms.agreement import Peer, check_agreement
+from ..terms.deployment import Deployment
+from ..terms.published import deployment_of
+from .trust import UNPINNED, addressed, text_of, trusted
+
+_SKEW = 60.0  # seconds that clocks may differ before tickets and windows suffer
+_VISITS = 4  # connections to each server over which `doctor` compares what it says
+
+
+@click.command()
+@addressed
+def doctor(
+    servers: tuple[str, ...],
+    ticket: str | None,
+    ticket_file: Path | None,
+    **options: Any,
+) -> None:
+    """Look a deployment over from where you are, and say what each party would learn. Asks nothing."""
+    console, problems = Console(), []
+    trust = trusted(**options)
+    client = AsyncClient(servers or None, patience=0.0, **trust)
+    visits = anyio.run(_visits, client)
+    grid = Grid(title="Servers", box=box.SIMPLE_HEAD)
+    for heading in ("address", "server", "time", "software", "TLS", "clock"):
+        grid.add_column(heading, overflow="fold")
+    for url, visit in visits.items():
+        if isinstance(visit, CounterveilError):
+            problems.append(str(visit))
+            grid.add_row(escape(url), "[red]out of reach[/red]", "", "", "", "")
+            continue
+        tls, clock = _tls(visit), _clock(visit)
+        problems += [f"{visit.name}: {said}" for said, bad in (tls, clock) if bad]
+        grid.add_row(
+            escape(url),
+            f"{visit.manifest.server} of {visit.manifest.terms.parameters.servers}",
+            f"{1000 * visit.seconds:.0f} ms",
+            escape(visit.manifest.software),
+            *(f"[red]{said}[/red]" if bad else said for said, bad in (tls, clock)),
+        )
+    console.print(grid)
+    peers = [visit for visit in visits.values() if isinstance(visit, Peer)]
+    if peers:
+        console.print(_fingerprints(peers, trust["operators"]))
+    try:
+        if len(peers) == len(visits):
+            check_agreement(peers, issuer=trust["issuer"], operators=trust["operators"])
+            terms = peers[0].manifest.terms
+            deployment = deployment_of(terms)
+            if trust["terms"] is not None and trust["terms"] != peers[0].manifest.issued:
+                problems.append("the servers have other terms, or addresses, than the terms file: get the new one")
+            console.print(
+                "The servers agree on their terms, their addresses, their database and their common key. Each has "
+                "signed what it says with its own key; q and alphas are right."
+            )
+            texts = [line for line in (ticket, *_unused(ticket_file)) if line]
+            for text in texts:
+                _check_ticket(peers, text)
+            if texts or ticket_file:
+                console.print(f"Tickets that are good for these servers, unless they were used: {len(texts)}.")
+            console.print(escape(f"They run {deployment.says(terms.rows)}."))
+            console.print(_learned(deployment, peers))
+    except CounterveilError as error:
+        problems.append(str(error))
+    for problem in problems:
+        console.print(f"[red]Problem:[/red] {escape(problem)}")
+    if problems:
+        sys.exit(1)
+    console.print("All is well." if trust["operators"] else f"No problem was found, but {UNPINNED}.")
+
+
+def _unused(path: Path | None) -> list[str]:
+    """Return the tickets of a file that are not marked as used."""
+    lines = [] if path is None else text_of(path).splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _fingerprints(peers: Sequence[Peer], pinned: Sequence[bytes]) -> Grid:
+    """Return the fingerprints of all keys, to be compared with what the operators say elsewhere."""
+    terms = peers[0].manifest.terms
+    grid = Grid(
+        title="Keys",
+        box=box.SIMPLE_HEAD,
+        caption="Compare a server's fingerprint with what its operator publishes, by telephone or on paper, and give "
+        "the key with --operator. Whoever controls the names or certificates of all servers is all servers.",
+    )
+    for heading in ("whose", "fingerprint", ""):
+        grid.add_column(heading)
+    grid.add_row("the issuer", fingerprint(bytes.fromhex(terms.issuer)), "signs terms, tickets and records")
+    for peer in sorted(peers, key=lambda peer: peer.manifest.server):
+        key = bytes.fromhex(terms.keys[peer.manifest.server - 1])
+        grid.add_row(
+            f"server {peer.manifest.server}",
+            fingerprint(key),
+            "as given with --operator"
+            if any(is_pinned(pin, key) for pin in pinned)
+            else "[yellow]not compared[/yellow]",
+        )
+    return grid
+
+
+async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
+    """Fetch every manifest, over several connections: behind one address there may be several processes."""
+    visits: dict[str, Peer | CounterveilError] = {}
+    for url in client.urls:
+        try:
+            seen = [await client.visit(url) for _ in range(_VISITS)]
+            visits[url] = seen[0]
+            if len({peer.manifest.instance for peer in seen}) > 1:
+                said = "has several ledgers: a ticket can be used more than once; all its processes must share one"
+                visits[url] = ServerFault(seen[0].name, said)
+        except CounterveilError as error:
+            visits[url] = error
+    return visits
+
+
+def _check_ticket(peers: Sequence[Peer], text: str) -> None:
+    manifest = peers[0].manifest
+    read = wire.decode_ticket_text(text)
+    tickets.verify(read, manifest.terms, time.time())
+    missing = set(read.claims.servers) - {peer.manifest.server for peer in peers}
+    if missing:
+        raise UnknownName("ticket", got=f"one for server {min(missing)}", expected="servers whose address is given")
+
+
+def _tls(peer: Peer) -> tuple[str, bool]:
+    """Say how the connection is protected, and whether that is a problem."""
+    if peer.tls is None:
+        at_home = is_loopback(urlsplit(peer.url).hostname or "")
+        return ("none, on this machine", False) if at_home else ("none", True)
+    ends = peer.tls.get("notAfter")
+    if ends is None:
+        return "not verified", True
+    days = (ssl.cert_time_to_seconds(ends) - time.time()) / 86_400
+    return f"for {days:.0f} more days", days < 7
+
+
+def _clock(peer: Peer) -> tuple[str, bool]:
+    """Say how far the server's clock is from this one, and whether that is a problem."""
+    try:
+        skew = parsedate_to_datetime(peer.date or "").timestamp() - time.time()
+    except (ValueError, OverflowError, OSError):
+        return "unknown", False
+    return f"{skew:+.0f} s", abs(skew) > _SKEW
+
+
+def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
+    terms, scheme = peers[0].manifest.terms, deployment.scheme
+    grid = Grid(title="What each party learns from one question", box=box.SIMPLE_HEAD)
+    grid.add_column("party")
+    grid.add_column("learns")
+    grid.add_row(
+        "each server",
+        "that someone asked, when, with which ticket, and from which network address. Of the question, the preferences "
+        f"and the answer: nothing, unless more than {scheme.collusion} of them collude.",
+    )
+    records = "the nearest accepted row" if deployment.k == 1 else f"up to {deployment.k} accepted rows"
+    more = ""
+    if terms.robust:
+        more = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
+    grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{more}")
+    many = "as many questions as they like" if terms.tickets == "open" else "one question a ticket"
+    grid.add_row(
+        "the institution",
+        "who got a ticket, if it asks. If it also runs a server, it can link the ticket, and so the person, to the "
+        f"time and the network address of the question; to what was asked only if it runs more than "
+        f"{scheme.collusion}. An applicant has {many}.",
+    )
+    grid.add_row("the network", "who asked whom and when; sizes, which are the same for every question.")
+    return grid

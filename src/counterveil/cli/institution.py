@@ -1,0 +1,260 @@
+"""The institution's commands: schemas, bundles, and the server itself."""
+
+from __future__ import annotations
+
+import signal
+import ssl
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from .. import engine
+from ..algebra.compiled import cores
+from ..crypto.keys import Issuer, SigningKey, bind_common, read_common
+from ..crypto.randomness import key_id
+from ..errors import InvalidKey, MissingPackage, UnknownName, WrongType
+from ..institution.database import Database
+from ..research.leakage import estimate, populations
+from ..schema.frames import Table, as_label
+from ..schema.schema import Schema
+from ..service.dashboard import Operator, read_token
+from ..service.ledger import Ledger
+from ..service.server import Server, check_holdings
+from ..terms.deployment import Deployment
+from ..terms.published import read_terms
+
+_PATH = click.Path(path_type=Path)
+_MOST_MEASURED = 20_000  # rows whose leakage is worth the seconds before a server starts
+
+
+@click.group()
+def schema() -> None:
+    """Make and check schema files."""
+
+
+@schema.command()
+@click.argument("frame", type=_PATH)
+@click.option("-o", "--output", type=_PATH, help="Write the schema here instead of printing it.")
+@click.option("--exclude", multiple=True, metavar="COLUMN", help="Leave a column out, such as the verdict. Repeatable.")
+@click.option("--levels", default=100, type=click.IntRange(1, 65_534), help="The most levels of a number.")
+@click.option("--exact-ranges", is_flag=True, help="Do not round ranges outwards. Tells the data's extremes.")
+def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: int, exact_ranges: bool) -> None:
+    """Guess a schema from FRAME, a CSV or Parquet file. Look it over: it is public."""
+    table = Table(frame)
+    guessed = Schema.infer(table, exclude=exclude, most_levels=levels, round_outwards=not exact_ranges)
+    if output is None:
+        click.echo(guessed.to_toml(), nl=False)
+        return
+    guessed.save(output)
+    click.echo(f"{output}: {len(guessed.features)} features. Look it over before you build: it is public.")
+    left_out = [name for name in table.names if name not in guessed.names and name not in exclude]
+    if left_out:
+        click.echo(f"Left out, being free text, dates or empty: {', '.join(left_out)}.")
+
+
+@click.command()
+@click.argument("frame", type=_PATH)
+@click.option("--schema", "schema_file", type=_PATH, required=True, help="The schema file.")
+@click.option("--accepted", required=True, metavar="COLUMN[=VALUE]", help="The column that says who was accepted.")
+@click.option("-o", "--output", type=_PATH, required=True, help="The bundle to write.")
+@click.option("--record", type=click.Choice(["row", "cell"]), default="row", show_default=True, help="What is served.")
+@click.option("--min-cell", default=1, show_default=True, help="Serve cells that so many people share; needs cell.")
+@click.option("--clamp", is_flag=True, help="Pull values beyond the schema's range to its ends.")
+@click.option("--key", type=_PATH, help="Sign every record with the issuer's private key, as servers need it.")
+def build(
+    frame: Path,
+    schema_file: Path,
+    accepted: str,
+    output: Path,
+    record: Any,
+    min_cell: int,
+    clamp: bool,
+    key: Path | None,
+) -> None:
+    """Build a bundle from the accepted rows of FRAME, a CSV or Parquet file."""
+    issuer = Issuer.load(key) if key else None
+    built = Database.build(
+        frame,
+        Schema.load(schema_file),
+        accepted=as_label(accepted),
+        record=record,
+        min_cell=min_cell,
+        clamp=clamp,
+        progress=Console().is_terminal,
+    )
+    if issuer:
+        built = built.sign(issuer, progress=Console().is_terminal)
+    built.save(output)
+    click.echo(f"{output}: {built.counts.rows:,} rows of {built.counts.accepted:,} accepted people.")
+
+
+@click.command()
+@click.argument("bundle", type=_PATH)
+def inspect(bundle: Path) -> None:
+    """Check BUNDLE and show what it holds."""
+    held = Database.open(bundle)
+    counts = held.counts
+    for name, value in (
+        ("digest", held.digest),
+        ("people seen", f"{counts.seen:,}"),
+        ("accepted", f"{counts.accepted:,}"),
+        (f"in cells of fewer than {held.min_cell}", f"{counts.too_rare:,}"),
+        ("duplicates dropped", f"{counts.duplicates:,}"),
+        ("rows served", f"{counts.rows:,}"),
+        ("a record is", f"a {held.record} of {held.records.shape[1]} bytes"),
+        ("signed by", held.signer.hex() or "nobody: not for servers"),
+    ):
+        click.echo(f"{name:<27}{value}")
+    grid = Grid(title="Features")
+    grid.add_column("feature", no_wrap=True)
+    grid.add_column("kind", no_wrap=True)
+    grid.add_column("levels", justify="right")
+    grid.add_column("from")
+    grid.add_column("to")
+    for f in held.schema.features:
+        kind = type(f).__name__.lower() + (", shown only" if f.role == "record" else "")
+        ends = (f.show(f.value(0)), f.show(f.value(f.steps)))
+        grid.add_row(*map(escape, (f.title, kind, str(f.largest + 1), *ends)))
+    Console().print(grid)
+
+
+def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    """Take settings from a TOML file: flags and the environment go before it."""
+    if path is None:
+        return
+    try:
+        given = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise WrongType(str(path), got=error.strerror, expected="a file of settings") from None
+    except ValueError as error:
+        raise WrongType(str(path), got=str(error), expected="TOML") from None
+    known = {option.opts[-1].lstrip("-"): option for option in ctx.command.params if isinstance(option, click.Option)}
+    del known["config"]
+    settings: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise UnknownName(str(path), got=name, expected=f"one of {', '.join(sorted(known))}")
+        option = known[name]
+        parts = value if option.multiple and isinstance(value, list) else [value]
+        if option.multiple != isinstance(value, list) or not all(isinstance(v, str | int | float) for v in parts):
+            expected = "a list of texts" if option.multiple else "one value"
+            raise WrongType(f"{path}, {name}", got=repr(value), expected=expected)
+        settings[str(option.name)] = value
+    ctx.default_map = settings
+
+
+@click.command()
+@click.argument("bundle", type=_PATH)
+@click.option("--config", type=_PATH, is_eager=True, expose_value=False, callback=_settings, help="Settings, in TOML.")
+@click.option("--terms", "terms_file", type=_PATH, required=True, help="The terms file, signed by the issuer.")
+@click.option("--server", type=int, required=True, help="Which server this is: 1, 2, …")
+@click.option("--key", type=_PATH, required=True, help="This server's own private key, which nobody else holds.")
+@click.option("--common-key", type=_PATH, required=True, help="The key that all servers share.")
+@click.option("--ledger", type=_PATH, required=True, help="Where used tickets are kept.")
+@click.option("--new-ledger", is_flag=True, help="Make the ledger. If there was one, rotate the common key first.")
+@click.option(
+    "--threads",
+    default=cores,
+    show_default="as many as cores",
+    type=click.IntRange(1, 256),
+    help="Threads that the scan for one question is spread over.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65_535), help="The port to listen at; 0 for any."
+)
+@click.option("--tls-cert", type=_PATH, help="The certificate chain, in PEM.")
+@click.option("--tls-key", type=_PATH, help="The certificate's private key, in PEM.")
+@click.option(
+    "--cors",
+    multiple=True,
+    default=("*",),
+    metavar="ORIGIN",
+    help="Web pages that may ask: by default any. Repeatable.",
+)
+@click.option("--operator-token", type=_PATH, help="Enable /operator, for whoever has the token in this file.")
+@click.option("--budget", type=click.FloatRange(0), help="/operator: bits that may be given away.")
+@click.option("--issued", type=click.IntRange(0), help="/operator: how many tickets there are.")
+@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
+def serve(
+    bundle: Path,
+    terms_file: Path,
+    server: int,
+    key: Path,
+    common_key: Path,
+    ledger: Path,
+    new_ledger: bool,
+    threads: int,
+    host: str,
+    port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    cors: tuple[str, ...],
+    operator_token: Path | None,
+    budget: float | None,
+    issued: int | None,
+    log_level: str,
+) -> None:
+    """Run one server of a deployment on BUNDLE, as its terms say.
+
+    Every setting is a flag, or COUNTERVEIL_SERVE_… in the environment, or a line in the --config file, in that order.
+    """
+    try:
+        from ..service import app
+    except ImportError as error:
+        raise MissingPackage("serve", got=f"no {error.name}", expected="counterveil[server]") from None
+    if (tls_cert is None) != (tls_key is None):
+        raise WrongType("TLS", got="only one of --tls-cert and --tls-key", expected="both")
+    if tls_cert and tls_key:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidKey(f"{tls_cert}, {tls_key}", got=str(error), expected="a chain and its key in PEM") from None
+    terms = read_terms(terms_file)
+    database = Database.open(bundle)
+    common, own = read_common(common_key), SigningKey.load(key)
+    deployment = check_holdings(server, database, terms, own)  # before a ledger is made
+    book = Ledger(ledger, server, key_id=key_id(common), owner=own.public, new=new_ledger)
+    try:
+        bind_common(common_key, server, book.instance)
+    except InvalidKey:
+        book.close()
+        if new_ledger:
+            ledger.unlink()  # it was made just now, and is of no use
+        raise
+    running = Server(server, database, terms, key=common, own=own, ledger=book, threads=threads, least=engine.LASTING)
+    operator = None
+    if operator_token:
+        bits = _bits(database, deployment)
+        operator = Operator(running, read_token(operator_token), bits=bits, budget=budget, issued=issued)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # or the ledger would not be closed: uvicorn raises it again
+    try:
+        app.serve(
+            app.make_app(running, origins=cors, operator=operator),
+            running.about(),
+            host=host,
+            port=port,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            log_level=log_level,
+        )
+    finally:
+        book.close()
+
+
+def _bits(database: Database, deployment: Deployment) -> float:
+    """Return what one question gives away: as `counterveil leakage` says, or for many rows all that an answer holds."""
+    reveal, count = deployment.scheme.reveal, len(database.codes)
+    if count > _MOST_MEASURED:
+        return reveal.capacity(deployment.scheme.field, count)
+    generator = np.random.default_rng(1)  # noqa: TID251 - a simulation
+    own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
+    cases = populations(deployment.clear_costs(database.codes, each) for each in own)
+    return estimate(reveal, cases, count, samples=10, generator=generator).bits

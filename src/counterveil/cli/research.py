@@ -1,0 +1,378 @@
+"""What is given away: reproduce the paper, measure leakage, attack a deployment, take advice."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table as Grid
+
+from ..applicant.client import Client
+from ..errors import WrongType
+from ..institution.database import Database
+from ..research import attacks, experiments, plots
+from ..research.advice import Option, write_choice
+from ..research.advice import advise as take_advice
+from ..research.experiments import Claim
+from ..research.leakage import Leakage, estimate, populations
+from ..research.oracles import OverHttp
+from ..schema.frames import Table, as_label
+from ..schema.schema import Schema
+from ..schemes.reveals import REVEALS, Reveal, make_reveal
+from ..schemes.scheme import Scheme
+from ..terms.deployment import Deployment
+
+_PATH = click.Path(path_type=Path)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_PLOTS = click.option("--plots", "folder", type=_PATH, help="Draw figures into this folder.")
+_EXPERIMENTS = ("synthetic", "compas", "accuracy")
+
+
+def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter("expected whole numbers, such as 20,50,100") from None
+    if min(numbers) < 1:
+        raise click.BadParameter("expected numbers from 1")
+    return numbers
+
+
+@click.command()
+@click.argument("what", type=click.Choice([*_EXPERIMENTS, "all"]))
+@_JSON
+@_PLOTS
+@click.option("--data", type=_PATH, help="The folder of data files; else COUNTERVEIL_DATA, else they are downloaded.")
+@click.option("--levels", default=",".join(map(str, experiments.LEVELS)), callback=_numbers, help="accuracy: R.")
+@click.option(
+    "--d-min",
+    "d_mins",
+    default=",".join(map(str, experiments.D_MINS)),
+    callback=_numbers,
+    help="accuracy: masks; 1 is none.",
+)
+@click.option("--rounds", default=100, show_default=True, type=click.IntRange(2), help="accuracy: databases drawn.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the simulation.")
+def reproduce(
+    what: str,
+    as_json: bool,
+    folder: Path | None,
+    data: Path | None,
+    levels: list[int],
+    d_mins: list[int],
+    rounds: int,
+    seed: int,
+) -> None:
+    """Compute the paper's tables and figure, each claim beside what comes out here."""
+    console = Console()
+    results: dict[str, list[Claim]] = {}
+    for name in _EXPERIMENTS if what == "all" else (what,):
+        began, progress = time.perf_counter(), console.is_terminal and not as_json
+        if name == "synthetic":
+            results[name] = experiments.synthetic(progress=progress)
+            title, unit = "Leakage, synthetic data: R = 3, d = 3, M = 3", "leakage to base 757"
+        elif name == "compas":
+            results[name] = experiments.compas(data, seed=seed, progress=progress)
+            title, unit = "Leakage, COMPAS: M = 5 of 717 rows", "leakage to base 2003"
+        else:
+            found = experiments.accuracy(
+                data, levels=levels, d_mins=d_mins, rounds=rounds, seed=seed, progress=progress
+            )
+            results[name] = experiments.accuracy_claims(found)
+            title, unit = f"Accuracy, wine: M = 500, 50 queries, {rounds} rounds", "accuracy"
+            if folder is not None:
+                plots.accuracy(folder / "accuracy.png", found, title=title)
+        if folder is not None and name != "accuracy":
+            shown = [claim for claim in results[name] if name == "synthetic" or "true" in claim.what]
+            mark = None if name == "synthetic" else experiments.CEILING
+            plots.claims(folder / f"{name}.png", shown, title=title, unit=unit, mark=mark)
+        if not as_json:
+            console.print(_claims(title, unit, results[name]))
+            console.print(f"{time.perf_counter() - began:.0f} s\n")
+    if as_json:
+        click.echo(json.dumps({name: [claim.to_dict() for claim in claims] for name, claims in results.items()}))
+    elif folder is not None:
+        console.print(f"Figures are in {escape(str(folder))}.")
+
+
+def _claims(title: str, unit: str, claims: Sequence[Claim]) -> Grid:
+    grid = Grid(title=title, box=box.SIMPLE_HEAD)
+    grid.add_column("claim")
+    for heading in ("printed", "ours", "95 % interval"):
+        grid.add_column(heading, justify="right")
+    for claim in claims:
+        whole = float(claim.ours).is_integer() and claim.ours > 1
+        interval = f"{claim.low:.4f} to {claim.high:.4f}" if claim.high > claim.low else ""
+        grid.add_row(
+            claim.what,
+            "" if claim.printed is None else f"{claim.printed:,g}",
+            f"{claim.ours:,.0f}" if whole else f"{claim.ours:.5f}",
+            interval,
+        )
+    grid.caption = unit
+    return grid
+
+
+def _rungs(d_mins: Sequence[int]) -> list[Reveal]:
+    made = []
+    for shuffle in (False, True):
+        for name, reveal in REVEALS.items():
+            masks = [d for d in d_mins if d > 1] if reveal.masked else [1]
+            made += [make_reveal(name, shuffle=shuffle, d_min=d) for d in masks]
+    return list(dict.fromkeys(made))
+
+
+def _called(reveal: Reveal) -> str:
+    mask = f", d_min {reveal.d_min}" if reveal.masked else ""
+    shuffled = reveal.shuffle and not REVEALS[reveal.name].shuffle
+    return ("shuffled " if shuffled else "") + reveal.name.replace("_", " ") + mask
+
+
+@click.command()
+@click.argument("bundle", type=_PATH)
+@_JSON
+@_PLOTS
+@click.option("--people", type=_PATH, help="A CSV or Parquet file of applicants; else rows of the database stand in.")
+@click.option("--applicants", default=10, show_default=True, type=click.IntRange(1), help="How many to average over.")
+@click.option("--samples", default=100, show_default=True, type=click.IntRange(2), help="Of revealed values.")
+@click.option("--d-min", "d_mins", default="10,100", callback=_numbers, help="Masks to try.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the simulation.")
+def leakage(
+    bundle: Path,
+    as_json: bool,
+    folder: Path | None,
+    people: Path | None,
+    applicants: int,
+    samples: int,
+    d_mins: list[int],
+    seed: int,
+) -> None:
+    """Say how much one question to BUNDLE gives away, for every reveal, and how many until the rows are known.
+
+    Rows count as drawn independently from those of the bundle, which the applicant is taken to know: what is given away
+    is which rows they are.
+    """
+    console, database = Console(), Database.open(bundle)
+    generator = np.random.default_rng(seed)  # noqa: TID251 - a simulation
+    deployment = Deployment.of(database.schema, record=database.record)
+    rows = deployment.rows(database.codes).astype(np.int64)
+    codes = _applicants(Table(people), database.schema) if people else database.codes
+    own = codes[generator.choice(len(codes), min(applicants, len(codes)), replace=False)].astype(np.int64)
+    cases = populations(deployment.clear_costs(database.codes, each) for each in own)
+    rungs = _rungs(d_mins)
+    shown = track(rungs, description="reveals", transient=True, disable=as_json or not console.is_terminal)
+    found = [(r, estimate(r, cases, len(rows), samples=samples, generator=generator, drawn=True)) for r in shown]
+    whole = len(rows) * math.log2(len(rows))
+    record = math.log2(len(rows))
+    if folder is not None:
+        steps = [(_called(r) + " (at most)" * (f.method == "bounded"), f.bits, f.low, f.high) for r, f in found]
+        title = f"What one question gives away: {bundle.name}, {len(rows):,} rows"
+        plots.ladder(folder / "leakage.png", steps, title=title, unit="bits a question")
+    if as_json:
+        click.echo(json.dumps({
+            "rows": len(rows), "bits_of_all_rows": round(whole, 2), "bits_of_a_record": round(record, 2),
+            "record_bytes": database.records.shape[1],
+            "reveals": [_rung(r, f, deployment, len(rows)) for r, f in found],
+        }))  # fmt: skip
+        return
+    grid = Grid(title=f"What one question gives away: {len(rows):,} rows", box=box.SIMPLE_HEAD)
+    grid.add_column("reveal")
+    for heading in ("bits", "95 % interval", "a row", "crafted, at most", "known attack"):
+        grid.add_column(heading, justify="right")
+    for reveal, leaked in found:
+        interval = f"{leaked.low:,.0f} to {leaked.high:,.0f}"
+        bits = ("≤ " if leaked.method == "bounded" else "") + f"{max(0.0, leaked.bits):,.1f}"
+        most, tickets = _holds(deployment, reveal, len(rows)), _attacked(deployment, reveal, len(rows))
+        grid.add_row(
+            _called(reveal), bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", f"{tickets} tickets"
+        )
+    console.print(grid)
+    console.print(
+        f"All rows together are {whole:,.0f} bits. The record that comes with every answer tells {record:.1f} of them, "
+        f"and the {database.records.shape[1]} bytes of a {database.record} that was somebody's."
+    )
+    console.print(
+        "'Crafted, at most': what the answer to one question can hold at all. 'Known attack': so many tickets recover "
+        "all rows, or where rows are shuffled most of those that differ enough; `counterveil attack` counts them."
+    )
+    if folder is not None:
+        console.print(f"The figure is {escape(str(folder / 'leakage.png'))}.")
+
+
+def _applicants(table: Table, schema: Schema) -> Any:
+    """Return the codes of people in a file; columns that only records have are not asked for."""
+    given = [{f.name: person.get(f.name) for f in schema.cost_features} for person in table.people()]
+    return np.stack([schema.codes(person, clamp=True) for person in given])
+
+
+def _holds(deployment: Deployment, reveal: Reveal, rows: int) -> float:
+    """Return the bits that one answer can hold (rule 5)."""
+    scheme = Scheme.of(deployment.scheme.form, reveal)
+    return min(reveal.capacity(scheme.field, rows), rows * math.log2(max(2, rows)))
+
+
+def _attacked(deployment: Deployment, reveal: Reveal, rows: int) -> int:
+    """Return how many tickets the known attack takes: reading levels, or linking where rows are shuffled."""
+    made = Deployment.of(
+        deployment.schema,
+        scheme=f"table/{reveal.name}",
+        record=deployment.record,
+        shuffle=reveal.shuffle,
+        d_min=reveal.d_min,
+    )
+    return attacks.tickets_needed(made, rows)
+
+
+def _rung(reveal: Reveal, leaked: Leakage, deployment: Deployment, rows: int) -> dict[str, Any]:
+    tickets, holds = _attacked(deployment, reveal, rows), _holds(deployment, reveal, rows)
+    return {
+        "reveal": reveal.name, "shuffle": reveal.shuffle, "d_min": reveal.d_min, "bits": round(leaked.bits, 4),
+        "interval": [round(leaked.low, 4), round(leaked.high, 4)], "method": leaked.method,
+        "crafted_at_most": round(holds, 2), "known_attack_tickets": tickets,
+    }  # fmt: skip
+
+
+@click.command()
+@click.argument("bundle", type=_PATH)
+@_JSON
+@_PLOTS
+@click.option("--server", "servers", multiple=True, metavar="URL", help="Attack servers that run, instead. Repeat.")
+@click.option("--tickets", "ticket_file", type=_PATH, help="Tickets for them, one a line.")
+@click.option("--probes", default=100, show_default=True, type=click.IntRange(1), help="Tickets to spend on probing.")
+@click.option("--d-min", type=click.IntRange(2), help="The mask to average out; by default it hides two levels.")
+def attack(
+    bundle: Path,
+    as_json: bool,
+    folder: Path | None,
+    servers: tuple[str, ...],
+    ticket_file: Path | None,
+    probes: int,
+    d_min: int | None,
+) -> None:
+    """Run the known attacks against deployments of BUNDLE, and say how many of its rows each recovers.
+
+    In this process, against the deployment each attack is meant for; or against servers that run, with your tickets.
+    """
+    console, database = Console(), Database.open(bundle)
+    if ticket_file and not servers:
+        raise WrongType("tickets", got="tickets and no server", expected="--server URL for each server they are for")
+    if servers:
+        with Client(servers) as client:
+            oracle = OverHttp(client, _tickets(ticket_file))
+            reports = attacks.attack_deployment(oracle, database, tickets=probes)
+    else:
+        progress = console.is_terminal and not as_json
+        reports = attacks.attack_all(database, d_min=d_min, tickets=probes, progress=progress)
+    if folder is not None:
+        title = f"Rows recovered: {bundle.name}, {len(database.codes):,} rows"
+        plots.recovered(folder / "attacks.png", reports, title=title)
+    if as_json:
+        click.echo(json.dumps([report.to_dict() for report in reports]))
+        return
+    grid = Grid(title=f"Attacks on {bundle.name}, {len(database.codes):,} rows", box=box.SIMPLE_HEAD)
+    for heading in ("attack", "against", "tickets", "rows", "values", "what stops it"):
+        grid.add_column(heading, justify="right" if heading in ("tickets", "rows", "values") else "left")
+    for report in reports:
+        done = next(p for p in report.curve if p.rows == report.last.rows > 0 or p is report.last)
+        colour = "red" if done.rows > 0.5 else "yellow" if done.rows > 0.05 else "green"
+        grid.add_row(
+            report.attack, report.against, f"{done.tickets:,}", f"[{colour}]{done.rows:.0%}[/{colour}]",
+            f"{done.cells:.0%}", report.stopped_by,
+        )  # fmt: skip
+    console.print(grid)
+    worst = [r for r in reports if r.last.rows == 1]
+    if worst:
+        console.print(
+            f"{len(worst)} of {len(reports)} attacks recovered every row. What stops them: an applicant who gets fewer "
+            "tickets than that; a field that is no larger than it must be; and `sealed`, which reveals no costs."
+        )
+    if folder is not None:
+        console.print(f"The figure is {escape(str(folder / 'attacks.png'))}.")
+
+
+def _tickets(path: Path | None) -> list[str]:
+    if path is None:
+        raise WrongType("tickets", got="none", expected="--tickets FILE, one a line")
+    try:
+        return path.read_text("utf-8").split()
+    except OSError as error:
+        raise WrongType(str(path), got=error.strerror, expected="a file of tickets") from None
+
+
+@click.command()
+@click.argument("frame", type=_PATH)
+@click.option("--schema", "schema_file", type=_PATH, required=True, help="The schema to choose for; it is written to.")
+@click.option("--accepted", required=True, metavar="COLUMN[=VALUE]", help="The column that says who was accepted.")
+@click.option("--accuracy", default=0.95, show_default=True, help="The share of answers that must be the nearest row.")
+@click.option("--questions", default=1, show_default=True, type=click.IntRange(1), help="That an applicant may ask.")
+@click.option("--collusion", default=1, show_default=True, type=click.IntRange(1), help="Servers that may collude.")
+@click.option("--clamp", is_flag=True, help="Pull values beyond the schema's range to its ends.")
+@click.option("-o", "--output", type=_PATH, help="Write the schema here instead.")
+@click.option("--dry-run", is_flag=True, help="Write nothing.")
+@_JSON
+def advise(
+    frame: Path,
+    schema_file: Path,
+    accepted: str,
+    accuracy: float,
+    questions: int,
+    collusion: int,
+    clamp: bool,
+    output: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Choose levels, reveal, mask and servers for FRAME, and say what to expect before anything is deployed."""
+    console, schema = Console(), Schema.load(schema_file)
+    best, tried = take_advice(
+        frame,
+        schema,
+        as_label(accepted),
+        accuracy=accuracy,
+        questions=questions,
+        collusion=collusion,
+        clamp=clamp,
+        progress=console.is_terminal and not as_json,
+    )
+    if not dry_run:
+        write_choice(best).save(output or schema_file)
+    if as_json:
+        click.echo(json.dumps({"chosen": best.to_dict(), "tried": [option.to_dict() for option in tried]}))
+        return
+    console.print(_options(best, tried, questions))
+    if best.accuracy < accuracy:
+        console.print(
+            f"[yellow]None reaches {accuracy:.0%}; this one comes nearest.[/yellow] Give numbers more levels."
+        )
+    console.print(
+        f"Chosen: at most {best.levels} levels, {best.name}, {best.deployment.scheme.servers} servers, "
+        f"q = {best.deployment.scheme.field.q:,}."
+    )
+    if not dry_run:
+        console.print(
+            f"Written to {escape(str(output or schema_file))}; build the bundle with it, and serve takes it up."
+        )
+
+
+def _options(best: Option, tried: Sequence[Option], questions: int) -> Grid:
+    grid = Grid(title=f"{best.rows:,} rows; {questions} questions an applicant", box=box.SIMPLE_HEAD)
+    for heading in ("", "levels", "reveal", "accuracy", "95 %", "up", "down", "server", "bits a question", "in all"):
+        grid.add_column(heading, justify="left" if heading in ("", "reveal") else "right")
+    for option in tried:
+        grid.add_row(
+            "→" if option is best else "", str(option.levels), option.name,
+            f"{option.accuracy:.2f}", f"{option.low:.2f} to {option.high:.2f}", f"{option.up / 1000:,.1f} kB",
+            f"{option.down / 1000:,.1f} kB", f"{1000 * option.seconds:.1f} ms",
+            "≤ " * option.bounded + f"{option.bits:,.0f}", f"{option.bits_in_all(questions):,.0f}",
+        )  # fmt: skip
+    return grid

@@ -1,0 +1,1 @@
+"""Randomness, secret sharing, keys and signatures, packages of records, garbled gates."""

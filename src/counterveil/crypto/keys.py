@@ -1,0 +1,189 @@
+"""The keys of a deployment: the servers' common key, the issuer's key pair, and each server's own key pair.
+
+The issuer signs tickets, records and terms. A server signs what it says of itself, so that a client who has its public
+key from elsewhere than the institution can tell it from a copy.
+
+Security: the common key is for the servers alone, the issuer's private key for the institution alone, a server's
+private key for its operator alone; public keys are for everyone. Files of secrets are readable by their owner only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from ..errors import InvalidKey, Unbound
+from .randomness import KEY_BYTES, VERSION, frame, key_id, new_key
+
+SIGNATURE_BYTES = 64
+COMMON, PRIVATE, PUBLIC = "common.key", "issuer.key", "issuer.pub"
+SERVER_PRIVATE, SERVER_PUBLIC = "server.key", "server.pub"
+_PEM = serialization.Encoding.PEM
+
+
+class SigningKey:
+    """A private key that signs, Ed25519, each signature for one purpose: the issuer's, or a server's own.
+
+    Security: for its owner. No server needs the issuer's, and the institution needs no server's.
+    """
+
+    def __init__(self, private: Ed25519PrivateKey | None = None) -> None:
+        self._private = private or Ed25519PrivateKey.generate()
+
+    @classmethod
+    def load(cls, path: str | Path) -> SigningKey:
+        """Read a private key that `write_keys` or `write_server_keys` wrote."""
+        content = _read(path)
+        try:
+            key = serialization.load_pem_private_key(content, password=None)
+        except (ValueError, TypeError):
+            key = None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise InvalidKey(str(path), got="something else", expected="an Ed25519 private key in PEM")
+        return cls(key)
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 raw bytes."""
+        return self._private.public_key().public_bytes_raw()
+
+    def sign(self, purpose: str, *parts: bytes) -> bytes:
+        """Return the signature of these parts for this purpose."""
+        return self._private.sign(_message(purpose, parts))
+
+
+Issuer = SigningKey  # whoever may mint tickets and sign records and terms
+
+
+def is_signed(public: bytes, signature: bytes, purpose: str, *parts: bytes) -> bool:
+    """Say whether the holder of the private key signed these parts for this purpose."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, _message(purpose, parts))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _message(purpose: str, parts: tuple[bytes, ...]) -> bytes:
+    return frame([VERSION, purpose, *parts])
+
+
+def fingerprint(public: bytes) -> str:
+    """Return a public key's fingerprint, to be read out over the telephone.
+
+    >>> fingerprint(bytes(32))
+    '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
+    """
+    digits = _short(public).hex()
+    return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
+
+
+def is_pinned(pin: bytes, public: bytes) -> bool:
+    """Say whether a pin is this public key, or its fingerprint."""
+    return pin in (public, _short(public))
+
+
+def _short(public: bytes) -> bytes:
+    return hashlib.sha256(public).digest()[:16]
+
+
+def write_keys(folder: str | Path) -> list[Path]:
+    """Write a new common key and a new issuer's key pair to a folder; never over others."""
+    return _write(Path(folder), _common() | _pair(PRIVATE, PUBLIC))
+
+
+def write_common_key(folder: str | Path) -> list[Path]:
+    """Write a new common key to a folder; never over another."""
+    return _write(Path(folder), _common())
+
+
+def _common() -> dict[str, bytes]:
+    return {COMMON: new_key().hex().encode() + b"\n"}
+
+
+def write_server_keys(folder: str | Path) -> list[Path]:
+    """Write a new key pair for one server to a folder; never over another."""
+    return _write(Path(folder), _pair(SERVER_PRIVATE, SERVER_PUBLIC))
+
+
+def _pair(private: str, public: str) -> dict[str, bytes]:
+    made = Ed25519PrivateKey.generate()
+    return {
+        private: made.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        public: made.public_key().public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
+    }
+
+
+def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    paths = [folder / name for name in contents]
+    there = [path.name for path in paths if path.exists()]
+    if there:
+        raise InvalidKey(str(folder), got=f"{there[0]} there already", expected="a folder without keys")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in zip(paths, contents.values(), strict=True):
+            mode = 0o644 if path.suffix == ".pub" else 0o600
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise InvalidKey(str(folder), got=error.strerror, expected="a folder that can be written") from None
+    return paths
+
+
+def read_common(path: str | Path) -> bytes:
+    """Read the servers' common key."""
+    content = _read(path)
+    try:
+        key = bytes.fromhex(content.decode("ascii").strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise InvalidKey(str(path), got="something else", expected=f"{2 * KEY_BYTES} hexadecimal digits")
+    return key
+
+
+def bind_common(path: str | Path, server: int, instance: bytes) -> None:
+    """Note beside a common key which ledger a server uses with it, and refuse another: its pads would be used twice.
+
+    Where nothing can be written there, this is left to the operator, who is told.
+    """
+    key, note = key_id(read_common(path)).hex(), Path(f"{path}.server-{server}")
+    try:
+        held = note.read_text("ascii").split() if note.exists() else []
+        if held[:1] != [key]:
+            note.write_text(f"{key} {instance.hex()}\n", "ascii")
+        elif held != [key, instance.hex()]:
+            raise InvalidKey(
+                str(path),
+                got="a common key that was used with another ledger",
+                expected="that ledger, or a new common key",
+            )
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or "no text"
+        warnings.warn(f"{note}: {said}; a second ledger under this key would not be noticed", Unbound, stacklevel=2)
+
+
+def read_public(path: str | Path) -> bytes:
+    """Read a public key."""
+    content = _read(path)
+    try:
+        key = serialization.load_pem_public_key(content)
+    except ValueError:
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidKey(str(path), got="something else", expected="an Ed25519 public key in PEM")
+    return key.public_bytes_raw()
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidKey(str(path), got=error.strerror, expected="a key file") from None

@@ -1,0 +1,46 @@
+"""Records as servers hold them: packages, of which a part, or a mixture of several, tells nothing.
+
+An all-or-nothing transform: Rivest, "All-or-nothing encryption and the package transform", FSE 1997; proved for this
+shape by Boyko, CRYPTO 1999. A cheating applicant can get any linear mixture of packages, one record's length of it.
+Unpackaged, a mixture of records that people can guess is worth more than one record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from rich.progress import track
+
+from ..algebra.arrays import Bytes
+from .randomness import KEY_BYTES, keystream
+
+
+def package(record: bytes, key: bytes) -> bytes:
+    """Return record xor stream(key), then key xor hash of that: all of it opens the record, a part tells nothing."""
+    body = _xor(record, keystream(key)(len(record)))
+    return body + _xor(key, hashlib.sha256(body).digest())
+
+
+def unpackage(packaged: bytes) -> bytes:
+    """Return the record of a whole package; of anything else, noise."""
+    body, tail = packaged[:-KEY_BYTES], packaged[-KEY_BYTES:]
+    return _xor(body, keystream(_xor(tail, hashlib.sha256(body).digest()))(len(body)))
+
+
+def package_all(records: Bytes, secret: bytes, *, progress: bool = False) -> Bytes:
+    """Return a package of every row of an (M, length) array; the keys are the key stream of a secret."""
+    stream = keystream(secret)
+    rows = track(records, description="packaging", transient=True, disable=not progress)
+    packages = b"".join(package(record.tobytes(), stream(KEY_BYTES)) for record in rows)
+    return np.frombuffer(packages, dtype=np.uint8).reshape(len(records), -1)
+
+
+def unpackage_all(packages: Bytes) -> Bytes:
+    """Return the records of an (M, length) array of packages."""
+    records = b"".join(unpackage(row.tobytes()) for row in packages)
+    return np.frombuffer(records, dtype=np.uint8).reshape(len(packages), -1)
+
+
+def _xor(a: bytes, b: bytes) -> bytes:
+    return (np.frombuffer(a, dtype=np.uint8) ^ np.frombuffer(b, dtype=np.uint8)).tobytes()

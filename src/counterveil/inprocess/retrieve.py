@@ -1,0 +1,142 @@
+"""One call that plays all parties: the applicant, every server, and the record step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..algebra import checks
+from ..algebra.arrays import Bytes, Vector
+from ..algebra.field import Residues
+from ..crypto.packages import package_all, unpackage
+from ..crypto.randomness import KEY_BYTES, Fresh, new_key
+from ..errors import WrongShape, WrongType
+from ..schemes.fetch import as_records, make_spir
+from ..schemes.fetch import run as fetch
+from ..schemes.forms import Question
+from ..schemes.scheme import Scheme, as_bytes, make_scheme, run
+
+
+class View(NamedTuple):
+    """All that one server sees of a question."""
+
+    query: Vector
+    record_query: Bytes
+
+
+class Symbols(NamedTuple):
+    """Symbols sent, counted on the messages of all servers together; the record step is not in it.
+
+    Up they are elements mod q, and down too, but for sealed reveals, which send bytes.
+    """
+
+    up: int
+    down: int
+
+
+@dataclass(frozen=True, repr=False)
+class Retrieval:
+    """What came of a question, as each party saw it.
+
+    The applicant sees `position`, `revealed` and `record`. `index` is where that row stands in `rows`, which is the
+    position itself unless the scheme shuffles. Server n saw `views[n - 1]` and nothing else.
+    """
+
+    index: int
+    position: int
+    revealed: Vector
+    record: bytes
+    views: tuple[View, ...]
+    symbols: Symbols
+    scheme: Scheme
+
+    @property
+    def field(self) -> Residues:
+        """The field that the question was asked in."""
+        return self.scheme.field
+
+    def __repr__(self) -> str:
+        q, servers = self.field.q, self.scheme.servers
+        return f"Retrieval(index={self.index}, servers={servers}, q={q}, symbols={tuple(self.symbols)})"
+
+
+def retrieve(
+    rows: ArrayLike,
+    x: ArrayLike | None = None,
+    *,
+    levels: int | Sequence[int] | None = None,
+    scheme: str | Scheme = "baseline",
+    weights: ArrayLike | None = None,
+    costs: Sequence[ArrayLike] | None = None,
+    records: Sequence[bytes] | Bytes | None = None,
+    **parameters: Any,
+) -> Retrieval:
+    """Find the row nearest to x without any server learning x, and fetch its record; all parties in this process.
+
+    Parameters
+    ----------
+    rows : (M, d) integers, the accepted rows, codes in [0:R].
+    x : d integers, the applicant's own codes.
+    levels : R, the largest code, for all features or one for each. Public; not needed with a `Scheme`.
+    scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``), any
+        pair as ``"form/reveal"``, such as ``"table/sealed"``, or a `Scheme`.
+    weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
+    costs : for the form ``table`` instead of x and weights: for each feature the cost of every level.
+    records : M byte strings of one length, what is fetched; by default the row's own codes.
+    parameters : public parameters of the scheme: `max_weight`, `d_min`, `expansion`, `shuffle`, `servers`, `collusion`,
+        `alphas`, `q`, `norm`, `cap`; see `make_scheme`.
+
+    Examples
+    --------
+    The paper's example: two accepted rows, and a rejected person at (1, 2).
+
+    >>> import counterveil
+    >>> found = counterveil.retrieve([[20, 0], [0, 20]], [1, 2], levels=20)
+    >>> found
+    Retrieval(index=1, servers=2, q=809, symbols=(4, 4))
+    >>> found.revealed
+    array([365, 325])
+
+    With private preferences and two servers; changing the second feature is nine times as bad.
+
+    >>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], levels=20, scheme="linear-diff", weights=[1, 9]).index
+    0
+    """
+    if isinstance(scheme, Scheme):
+        if levels is not None or parameters:
+            raise WrongType("parameters", got="some beside a Scheme", expected="none: the scheme has its own")
+    else:
+        if levels is None:
+            raise WrongType("levels", got="nothing", expected="the largest code R, a public number")
+        scheme = make_scheme(scheme, levels=levels, d=checks.rows(rows).shape[1], **parameters)
+    codes = scheme.form.load(rows)
+    held = as_bytes(codes) if records is None else as_records(records)
+    if len(held) != len(codes):
+        raise WrongShape("records", got=len(held), expected=f"one for each of {len(codes)} rows")
+
+    spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1] + KEY_BYTES)
+
+    key, digest, applicant = new_key(), scheme.digest(codes, held), Fresh()
+    common = scheme.common(key, digest, ticket=new_key())
+    asked = run(scheme, codes, Question(x, weights, costs), randomness=applicant, common=common, records=held)
+
+    order = scheme.reveal.order(len(codes), common)
+    record, sent = asked.record, np.empty((scheme.servers, 0), dtype=np.uint8)
+    if record is None:
+        packages = package_all(held, new_key())
+        sent, packaged = fetch(spir, packages, asked.position, common, order=order, randomness=applicant)
+        record = unpackage(packaged)
+
+    return Retrieval(
+        index=asked.position if order is None else int(order[asked.position]),
+        position=asked.position,
+        revealed=asked.revealed,
+        record=record,
+        views=tuple(map(View, asked.queries, sent)),
+        symbols=Symbols(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
+        scheme=scheme,
+    )

@@ -1,0 +1,1 @@
+"""SECRET to the institution: its accepted rows, and how they become a bundle."""

@@ -1,0 +1,58 @@
+"""Who is accepted: by a model's word, or by a column of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import EmptyDatabase, WrongShape, WrongType
+from ..schema.features import is_missing, plain
+from ..schema.frames import Table
+from ..schema.schema import Schema
+
+
+def accepted_rows(table: Table, schema: Schema, model: Any, accepted: Any) -> Any:
+    """Return, for every row, whether it is accepted."""
+    if model is None and accepted is None:
+        raise WrongType("accepted", got="no model and no column", expected="one that says who is accepted")
+    if model is None:
+        column, label = accepted if isinstance(accepted, tuple) and len(accepted) == 2 else (accepted, None)
+        if not isinstance(column, str):
+            raise WrongType("accepted", got=type(column).__name__, expected="a column, or a pair of column and value")
+        verdicts, what = _as_list(table.column(column)), f"column {column!r}"
+    else:
+        verdicts, label, what = _verdicts(table, schema, model), accepted, "model"
+    if len(verdicts) != table.count:
+        raise WrongShape(what, got=f"{len(verdicts)} verdicts", expected=f"one for each of {table.count} rows")
+    odd = [v for v in verdicts if is_missing(v) or not isinstance(v, str | int | float)]
+    if odd:
+        raise WrongType(what, got=repr(odd[0])[:60], expected="a verdict for every row")
+    if label is not None:
+        if plain(label) not in set(verdicts):
+            raise EmptyDatabase(what, got=f"no row with {label!r}", expected="at least one")
+        return np.array([v == label for v in verdicts])
+    odd = [v for v in verdicts if v not in (0, 1)]
+    if odd:
+        raise WrongType(what, got=repr(odd[0]), expected="True or False, 1 or 0; or say which label means accepted")
+    return np.array([bool(v) for v in verdicts])
+
+
+def _verdicts(table: Table, schema: Schema, model: Any) -> list[Any]:
+    predict: Callable[[Any], Any] | None = getattr(model, "predict", None)
+    if predict is not None:
+        names = [str(n) for n in getattr(model, "feature_names_in_", schema.names)]
+        return _as_list(predict(table.select(names)))
+    if callable(model):
+        return _as_list(model(table.select(table.names)))
+    raise WrongType("model", got=type(model).__name__, expected="a classifier with predict, or a function")
+
+
+def _as_list(values: Any) -> list[Any]:
+    if np.ndim(values) == 2 and np.shape(values)[1] == 1:
+        values = np.asarray(values)[:, 0]
+    if not hasattr(values, "__iter__"):
+        raise WrongType("model", got=type(values).__name__, expected="a verdict for every row")
+    items = values.to_list() if hasattr(values, "to_list") else list(values)
+    return [plain(item) for item in items]

@@ -1,0 +1,262 @@
+"""Choose a deployment from data, a target accuracy and a budget of questions, and say what to expect of it.
+
+Simulations: people and rows are drawn with a seeded generator; nothing here is protocol randomness.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import track
+
+from ..algebra import checks
+from ..algebra.arrays import Vector
+from ..crypto.randomness import Fresh, new_key
+from ..errors import EmptyDatabase, NotOffered, OutOfRange
+from ..institution.database import Database
+from ..institution.verdicts import accepted_rows
+from ..schema.features import Numeric, is_missing
+from ..schema.frames import Table
+from ..schema.schema import Chosen, Schema
+from ..schemes.fetch import make_spir
+from ..schemes.forms import Question
+from ..terms.deployment import DOWNLOAD, OPENED, SEALED, Deployment
+from .leakage import estimate, populations
+
+Floats = NDArray[np.float64]
+
+LEVELS = (5, 10, 20, 50, 100, 200)
+MASKS = (0.001, 0.003, 0.01, 0.03)  # of a change across a whole range
+_PEOPLE = 60
+_AROUND = 320  # bytes of two envelopes with a ticket
+_LEAKING = 6  # applicants that leakage is averaged over
+
+
+@dataclass(frozen=True)
+class Option:
+    """One deployment, and what to expect of it."""
+
+    levels: int  # the most that a number has
+    deployment: Deployment
+    schema: Schema
+    accuracy: float
+    low: float  # a 95 % interval of it
+    high: float
+    up: int  # bytes of bodies for one question, all servers together
+    down: int
+    seconds: float  # of one server's answer here
+    bits: float  # that one question leaks
+    bounded: bool  # whether that is only an upper bound
+    rows: int
+
+    def bits_in_all(self, questions: int) -> float:
+        """Return what so many questions leak at the most: no more than there is to know of the rows."""
+        return min(questions * self.bits, self.rows * math.log2(max(2, self.rows)))
+
+    @property
+    def name(self) -> str:
+        """Name the reveal."""
+        reveal = self.deployment.scheme.reveal
+        return reveal.name.replace("_", " ") + (f", d_min {reveal.d_min}" if reveal.masked else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it ready for JSON."""
+        scheme = self.deployment.scheme
+        return {
+            "levels": self.levels, "scheme": f"{scheme.form.name}/{scheme.reveal.name}", "d_min": scheme.reveal.d_min,
+            "shuffle": scheme.reveal.shuffle, "servers": scheme.servers, "q": str(scheme.field.q),
+            "accuracy": round(self.accuracy, 4), "interval": [round(self.low, 4), round(self.high, 4)],
+            "bytes_up": self.up, "bytes_down": self.down, "seconds": round(self.seconds, 5),
+            "bits_per_question": round(self.bits, 2), "bits_are_a_bound": self.bounded,
+        }  # fmt: skip
+
+
+def coarser(schema: Schema, most: int) -> Schema:
+    """Return the schema with at most so many levels for a number."""
+    features = tuple(
+        msgspec.structs.replace(f, levels=most, step=None) if isinstance(f, Numeric) and f.steps > most else f
+        for f in schema.features
+    )
+    return msgspec.structs.replace(schema, features=features)
+
+
+def advise(
+    frame: Any,
+    schema: Schema,
+    accepted: Any,
+    *,
+    accuracy: float = 0.95,
+    questions: int = 1,
+    collusion: int = 1,
+    levels: Sequence[int] = LEVELS,
+    download_limit: int = DOWNLOAD,
+    clamp: bool = False,
+    seed: int = 1,
+    progress: bool = False,
+) -> tuple[Option, list[Option]]:
+    """Return the option that leaks least in so many questions among those accurate enough, and all that were tried."""
+    if not 0 < accuracy <= 1:
+        raise OutOfRange("accuracy", got=accuracy, expected="a share, above 0 and at most 1")
+    checks.integer("questions", questions, 1)
+    table, generator = Table(frame), np.random.default_rng(seed)
+    askers = _rejected(table, schema, accepted, generator)
+    finest = max((f.steps for f in schema.cost_features if isinstance(f, Numeric)), default=1)
+    tried: list[Option] = []
+    steps = [most for most in levels if most < finest] + [finest]
+    for most in track(steps, description="levels", transient=True, disable=not progress):
+        variant = coarser(schema, most)
+        database = Database.build(frame, variant, accepted=accepted, clamp=clamp)
+        tried += _options(most, variant, database, table, askers, collusion, download_limit, generator)
+    enough = [option for option in tried if option.accuracy >= accuracy]
+    best = (
+        min(enough, key=lambda o: (o.bits_in_all(questions), o.bits, o.down))
+        if enough
+        else max(tried, key=lambda o: o.accuracy)
+    )
+    return best, tried
+
+
+def _rejected(table: Table, schema: Schema, accepted: Any, generator: np.random.Generator) -> list[dict[str, Any]]:
+    """Return people who were not accepted: those who would ask."""
+    turned_down = np.flatnonzero(~accepted_rows(table, schema, None, accepted))
+    everyone, people = table.people(), []
+    for i in generator.permutation(turned_down):
+        person = {name: everyone[int(i)].get(name) for name in schema.names}
+        refused = [f for f in schema.cost_features if f.missing == "refuse" and is_missing(person[f.name])]
+        if not refused:
+            people.append(person)
+        if len(people) == _PEOPLE:
+            break
+    if not people:
+        raise EmptyDatabase(
+            "people", got="nobody who was rejected", expected="rejected people in the data, who would ask"
+        )
+    return people
+
+
+def _options(
+    most: int,
+    schema: Schema,
+    database: Database,
+    table: Table,
+    people: list[dict[str, Any]],
+    collusion: int,
+    limit: int,
+    generator: np.random.Generator,
+) -> list[Option]:
+    rows = database.codes[:, schema.costed].astype(np.int64)
+    exact = _exact_costs(schema, database, table, people)
+    options = []
+    chosen = {name: value for name, value in schema.choice({"scheme": "", "collusion": collusion}).items() if value}
+    chosen.pop("shuffle", None)
+    chosen.pop("download_limit", None)
+    limit = schema.choice({}).get("download_limit", limit)
+    plain = Deployment.of(schema, record=database.record, **chosen)
+    costs = [plain.clear_costs(database.codes, schema.codes(person, clamp=True)) for person in people]
+    masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
+    trials: list[tuple[str, int]] = [(OPENED, 1), *(("table/masked_differences", m) for m in masks), (SEALED, 1)]
+    opened = _seconds(plain, rows)
+    for scheme, d_min in trials:
+        k = 1 if d_min > 1 or scheme == SEALED else chosen.get("k", 1)  # these keep the nearest row alone
+        try:
+            made = Deployment.of(
+                schema, record=database.record, **(chosen | {"scheme": scheme, "d_min": d_min, "k": k})
+            )
+        except NotOffered:
+            continue  # sealed takes two servers that do not collude
+        seconds = opened
+        if scheme == SEALED:
+            if made.download(len(rows)) > limit << 20:
+                continue
+            seconds = _seconds(made, rows)
+        right = [
+            distances[int(np.argmin(cost + generator.integers(0, d_min, cost.size)))] <= distances.min() * (1 + 1e-9)
+            for cost, distances in zip(costs, exact, strict=True)
+        ]
+        leaked = estimate(
+            made.scheme.reveal, populations(costs[:_LEAKING]), len(rows), samples=4 * _LEAKING, generator=generator
+        )
+        servers, positions = made.scheme.servers, made.scheme.reveal.positions(len(rows))
+        spir = make_spir(servers=servers, collusion=made.scheme.collusion, length=made.record_bytes)
+        up = made.scheme.field.packed(made.scheme.symbols) + made.k * spir.query_bytes(positions) + _AROUND
+        down = made.download(len(rows)) + servers * (_AROUND // 4)
+        share = float(np.mean(right))
+        low, high = _wilson(share, len(right))
+        bounded = leaked.method == "bounded"
+        options.append(
+            Option(
+                most,
+                made,
+                schema,
+                share,
+                low,
+                high,
+                servers * up,
+                down,
+                seconds,
+                leaked.bits,
+                bounded,
+                len(rows),
+            )
+        )
+    return options
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """Return a 95 % interval of a share: Wilson's, which is one at the ends too."""
+    z2 = 1.96**2 / count
+    middle, half = share + z2 / 2, 1.96 * math.sqrt(share * (1 - share) / count + z2 / 4 / count)
+    return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
+
+
+def _exact_costs(schema: Schema, database: Database, table: Table, people: list[dict[str, Any]]) -> list[Floats]:
+    """Return, for each person, what every row would cost without levels: l2 over ranges, 1 for a category."""
+    source = database.source if database.source is not None else np.arange(len(database.codes))
+    everyone = table.people()
+    totals = [np.zeros(len(source)) for _ in people]
+    for j, feature in zip(schema.costed, schema.cost_features, strict=True):
+        codes = database.codes[:, j].astype(np.int64)
+        values: list[Any] = [everyone[int(i)].get(feature.name) for i in source]
+        for total, person in zip(totals, people, strict=True):
+            own: Any = person.get(feature.name)
+            if isinstance(feature, Numeric) and not is_missing(own):
+                gone = np.array([is_missing(v) for v in values])
+                numbers = np.array([feature.low if is_missing(v) else float(v) for v in values])
+                total += np.where(
+                    gone, 1.0, (feature.position(numbers) - feature.position(np.array([float(own)]))) ** 2
+                )
+                continue
+            code = int(feature.codes([own], clamp=True)[0])
+            if feature.ordered and code <= feature.steps:
+                total += np.where(codes <= feature.steps, (np.abs(codes - code) / feature.steps) ** 2, 1.0)
+            else:
+                total += (codes != code) * (2.0 if getattr(feature, "encoding", "") == "one-hot" else 1.0)
+    return totals
+
+
+def _seconds(deployment: Deployment, rows: Vector) -> float:
+    """Time one answer of one server."""
+    scheme = deployment.scheme
+    held = scheme.form.load(rows)
+    common = scheme.common(new_key(), scheme.digest(held), new_key())
+    question = Question(costs=[np.zeros(R + 1, dtype=np.int64) for R in scheme.form.levels])
+    query = scheme.query(question, Fresh())[0]
+    began = time.perf_counter()
+    for _ in scheme.stream(1, held, query, common):
+        pass
+    return time.perf_counter() - began
+
+
+def write_choice(option: Option) -> Schema:
+    """Return the schema with the option's levels and parameters in it."""
+    made = option.deployment.parameters()
+    limit = option.schema.choice({}).get("download_limit")
+    chosen = Chosen(**{name: made[name] for name in Chosen.__struct_fields__ if name in made}, download_limit=limit)
+    return msgspec.structs.replace(option.schema, deployment=chosen)

@@ -1,0 +1,355 @@
+"""Attack one's own deployment: what an applicant with many tickets, or with crafted questions, learns of the rows.
+
+Each attack sees only what an applicant sees: the terms, and what is revealed for the questions it asks. It is told the
+right rows afterwards, to count. Simulations: what is asked is drawn with a seeded generator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.progress import track
+
+from ..algebra.arrays import Codes, Vector
+from ..algebra.field import Field
+from ..errors import NotOffered
+from ..institution.database import Database
+from ..schema.features import Categorical
+from ..schema.preferences import Tariff
+from ..schema.schema import Schema
+from ..schemes.forms import Question
+from ..terms.deployment import Deployment
+from .oracles import InProcess, Oracle, unbounded
+
+OVERSIZED = 2**61 - 1
+_TICKETS = "few tickets; sealed"
+_ROW = "sealed: a ticket is a row"
+
+
+@dataclass(frozen=True)
+class Point:
+    """What an attack had after so many tickets."""
+
+    tickets: int
+    rows: float  # share of rows recovered whole
+    cells: float  # share of all values recovered
+
+
+@dataclass(frozen=True)
+class Report:
+    """One attack on one deployment."""
+
+    attack: str
+    against: str
+    curve: tuple[Point, ...]
+    stopped_by: str
+
+    @property
+    def last(self) -> Point:
+        """Where it ended."""
+        return self.curve[-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it ready for JSON."""
+        curve = [{"tickets": p.tickets, "rows": round(p.rows, 4), "cells": round(p.cells, 4)} for p in self.curve]
+        return {"attack": self.attack, "against": self.against, "stopped_by": self.stopped_by, "curve": curve}
+
+
+def _point(tickets: int, guess: Vector, known: Vector, rows: Vector) -> Point:
+    """Count what a guess has right; `known` marks the columns it speaks of. Rows are matched by their place."""
+    right = (guess == rows) & known
+    return Point(tickets, float(right.all(axis=1).mean()), float(right.mean()))
+
+
+def _relative(oracle: Oracle, question: Question) -> Vector:
+    scheme = oracle.deployment.scheme
+    return scheme.reveal.relative(scheme.field, oracle.reveal(question).revealed)
+
+
+# --- multilateration: honest questions, rows in the same order every time -----------------------------------------
+
+
+def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,)) -> list[Point]:
+    """Ask from the origin and from the end of every axis: d + 1 honest questions (`linear`, `weighted`, `euclidean`).
+
+    ‖y‖² - ‖y - R e_j‖² = 2R y_j - R². Differences leave all rows shifted by one unknown vector, which the norms tell,
+    together with one-hot columns that sum to a constant. A mask averages out over `repeats`.
+    """
+    deployment, form = oracle.deployment, oracle.deployment.scheme.form
+    R, d, truth = deployment.tariff.stretch, rows.shape[1], rows.astype(np.int64)
+    weight = None if form.name == "euclidean" else [1] * d
+    totals: list[Any] = [0.0] * (d + 1)
+    points, asked = [], 0
+    for repeat in repeats:
+        while asked < repeat:
+            for j in range(d + 1):
+                x = np.zeros(d, dtype=np.int64)
+                if j:
+                    x[j - 1] = R
+                totals[j] = totals[j] + _relative(oracle, Question(x, weight))[: len(rows)]
+            asked += 1
+        along = np.stack([(totals[0] - total) / asked for total in totals[1:]], axis=1)
+        if deployment.scheme.reveal.differences:
+            guess = _from_differences(deployment, totals[0] / asked, along / (2 * R))
+        else:
+            guess = np.rint((along + R * R) / (2 * R))
+        points.append(_point(asked * (d + 1), guess, np.ones(d, dtype=bool), truth))
+    return points
+
+
+def _from_differences(deployment: Deployment, norms: Any, along: Any) -> Vector:
+    """Find the first row from the norms: ‖y_i‖² - ‖y_1‖² = ‖δ_i‖² + 2 y_1·δ_i, and what is known to be constant."""
+    delta = np.rint(along - along[0])
+    equations = [2 * delta]
+    right = [(norms - norms[0]) - (delta**2).sum(axis=1)]
+    start = 0
+    for feature in deployment.schema.cost_features:
+        one_hot = isinstance(feature, Categorical) and feature.encoding == "one-hot"
+        width = feature.largest + 1 if one_hot else 1
+        if one_hot:
+            unit = np.eye(delta.shape[1])[start : start + width]
+            never = (delta[:, start : start + width] == 0).all(axis=0)  # a category that no row has, if any changes
+            equations += [unit.sum(axis=0, keepdims=True), unit[never]]
+            right += [np.array([deployment.tariff.stretch], dtype=np.float64), np.zeros(int(never.sum()))]
+        start += width
+    first, *_ = np.linalg.lstsq(np.concatenate(equations), np.concatenate(right), rcond=None)
+    return np.asarray(np.rint(first) + delta)
+
+
+# --- reading levels off sums: `table` deployments ------------------------------------------------------------------
+
+
+class Digits:
+    """Questions that put each feature of a group at a digit of its own, so that a row's cost tells all their levels.
+
+    A mask is outdone by larger digits. Where only differences are revealed, the record that comes with the answer tells
+    what they are differences from.
+    """
+
+    def __init__(self, deployment: Deployment, most: int, *, keys: Sequence[int] = ()) -> None:
+        self.schema, self.reveal = deployment.schema, deployment.scheme.reveal
+        self.levels = [f.largest + 1 for f in self.schema.cost_features]
+        self._scale = (2 if self.reveal.differences else 1) * self.reveal.d_min if self.reveal.masked else 1
+        self._most = max(1, most // self._scale)
+        self.groups: list[list[int]] = []
+        for feature in (f for f in range(len(self.levels)) if f not in keys):
+            if self.groups and self.fits([*self.groups[-1], feature]):
+                self.groups[-1].append(feature)
+            else:
+                self.groups.append([*keys, feature])
+
+    def fits(self, group: Sequence[int]) -> bool:
+        """Say whether one row's number can hold them all."""
+        return math.prod(self.levels[f] for f in group) <= self._most
+
+    def question(self, group: Sequence[int]) -> Question:
+        """Return the question that tells a group's levels."""
+        tables, place = [np.zeros(n, dtype=np.int64) for n in self.levels], self._scale
+        for feature in group:
+            tables[feature] = np.arange(self.levels[feature]) * place
+            place *= self.levels[feature]
+        return Question(costs=tables)
+
+    def read(self, group: Sequence[int], oracle: Oracle) -> Vector:
+        """Ask, and return the levels of every row, one column for each feature of the group."""
+        question, scheme = self.question(group), oracle.deployment.scheme
+        seen = oracle.reveal(question)
+        shown = scheme.reveal.relative(scheme.field, seen.revealed)
+        if self.reveal.differences:
+            tables = question.costs or []
+            own = sum(int(np.asarray(t)[seen.record[j]]) for t, j in zip(tables, self.schema.costed, strict=True))
+            shown = shown - shown[seen.position] + own + (self.reveal.d_min - 1)
+        shown = shown // self._scale
+        columns = []
+        for feature in group:
+            shown, level = np.divmod(shown, self.levels[feature])
+            columns.append(level)
+        return np.stack(columns, axis=1)
+
+
+def level_reading(oracle: Oracle, rows: Codes, *, most: int | None = None) -> list[Point]:
+    """Ask with tables that tell the levels of several features at once; honest ones, unless `most` says otherwise."""
+    truth = rows.astype(np.int64)
+    guess, known = np.full(truth.shape, -1), np.zeros(truth.shape[1], dtype=bool)
+    digits = Digits(oracle.deployment, most or oracle.deployment.tariff.cap)
+    points = []
+    for tickets, group in enumerate(digits.groups, start=1):
+        guess[:, group], known[group] = digits.read(group, oracle)[: len(rows)], True
+        points.append(_point(tickets, guess, known, truth))
+    return points
+
+
+def crafted(oracle: Oracle, rows: Codes) -> list[Point]:
+    """Read levels off numbers as large as the field holds: what one row's number can hold, it tells (rule 5)."""
+    return level_reading(oracle, rows, most=unbounded(oracle.deployment.scheme).form.bound)
+
+
+def linking(oracle: Oracle, rows: Codes) -> list[Point]:
+    """Join answers in different orders on features that every question tells: rows with a key of their own are linked.
+
+    The tables are as large as the field allows, which no server can see. Where one answer holds all features there is
+    nothing to join.
+    """
+    truth, most = rows.astype(np.int64), unbounded(oracle.deployment.scheme).form.bound
+    keys = _keys(oracle.deployment, most)
+    digits = Digits(oracle.deployment, most, keys=keys)
+    if len(digits.groups) == 1:
+        shown = digits.read(digits.groups[0], oracle)[:, np.argsort(digits.groups[0])]
+        common = Counter(map(tuple, shown.tolist())) & Counter(map(tuple, truth.tolist()))
+        share = sum(common.values()) / len(truth)
+        return [Point(1, share, share)]
+    joined: dict[tuple[int, ...], dict[int, int]] = {}
+    points = []
+    for tickets, group in enumerate(digits.groups, start=1):
+        levels = digits.read(group, oracle)
+        marks = [tuple(row) for row in levels[:, : len(keys)].tolist()]
+        times = Counter(marks)
+        for mark, row in zip(marks, levels.tolist(), strict=True):
+            if times[mark] == 1:
+                joined.setdefault(mark, {}).update(zip(group, row, strict=True))
+        points.append(_linked(tickets, joined, keys, truth))
+    return points
+
+
+def _keys(deployment: Deployment, most: int) -> list[int]:
+    """Return the features to join on: those with the most levels, as long as any other fits in beside them."""
+    digits, keys = Digits(deployment, most), list[int]()
+    features = range(len(digits.levels))
+    if digits.fits(features):
+        return []
+    for feature in sorted(features, key=lambda f: -digits.levels[f]):
+        others = [f for f in features if f not in (*keys, feature)]
+        if others and all(digits.fits([*keys, feature, other]) for other in others):
+            keys.append(feature)
+    return keys
+
+
+def tickets_needed(deployment: Deployment, rows: int) -> int:
+    """Return how many tickets it takes to read, or to link, all features of a `table` deployment, or to fetch all."""
+    if not deployment.scheme.reveal.capacity(deployment.scheme.field, rows):
+        return rows
+    if not deployment.scheme.reveal.shuffle:
+        return len(Digits(deployment, deployment.tariff.cap).groups)
+    most = unbounded(deployment.scheme).form.bound
+    return len(Digits(deployment, most, keys=_keys(deployment, most)).groups)
+
+
+def _linked(tickets: int, joined: dict[tuple[int, ...], dict[int, int]], keys: list[int], truth: Vector) -> Point:
+    whole, cells = 0, 0
+    for row in truth:
+        found = joined.get(tuple(int(row[f]) for f in keys), {})
+        right = sum(found.get(f) == int(value) for f, value in enumerate(row))
+        cells += right
+        whole += right == len(row)
+    return Point(tickets, whole / len(truth), cells / truth.size)
+
+
+def probing(oracle: Oracle, rows: Codes, *, tickets: int = 100, seed: int = 1) -> list[Point]:
+    """Ask as random people and keep the records: what even the nearest row alone gives away."""
+    schema, generator = oracle.deployment.schema, np.random.default_rng(seed)
+    found: set[bytes] = set()
+    points = []
+    for n in range(1, tickets + 1):
+        own = np.array([generator.integers(0, f.largest + 1) for f in schema.features], dtype=np.int64)
+        found.add(oracle.fetch(own)[schema.costed].astype(np.int64).tobytes())
+        if n in (1, 2, 5, tickets) or n % 10 == 0:
+            points.append(Point(n, len(found) / len(rows), len(found) / len(rows)))
+    return points
+
+
+# --- all of them ---------------------------------------------------------------------------------------------------
+
+
+def one_hot(database: Database) -> Database:
+    """Return the database with its categories one-hot, as `linear` and `euclidean` deployments need them."""
+    features = tuple(
+        msgspec.structs.replace(f, encoding="one-hot") if isinstance(f, Categorical) else f
+        for f in database.schema.features
+    )
+    return replace(database, schema=Schema(features=features))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    attack: str
+    scheme: str
+    stopped_by: str
+    run: Callable[..., list[Point]]
+    parameters: dict[str, Any]
+    field: int | None = None
+
+    @property
+    def against(self) -> str:
+        """Name the deployment."""
+        extra = [f"d_min {self.parameters['d_min']}"] if "d_min" in self.parameters else []
+        extra += ["shuffled"] if self.parameters.get("shuffle") else []
+        extra += ["q = 2^61 - 1"] if self.field else []
+        return ", ".join([self.scheme, *extra])
+
+
+def _plans(d_min: int | None) -> Iterator[_Plan]:
+    for reveal in ("distances", "differences"):
+        yield _Plan("multilateration", f"linear/{reveal}", _TICKETS, multilateration, {"shuffle": False})
+        yield _Plan("level reading", f"table/{reveal}", _TICKETS, level_reading, {"shuffle": False})
+    masked: dict[str, Any] = {"shuffle": False, "d_min": d_min}
+    yield _Plan("level reading", "table/masked", _TICKETS + ": larger digits outdo a mask", level_reading, masked)
+    repeats = (1, 2, 4, 8, 16, 32)
+    stops = "few tickets; sealed: a mask only delays"
+    yield _Plan("averaging a mask", "euclidean/masked", stops, lambda *a: multilateration(*a, repeats=repeats), masked)
+    prime = "the smallest prime"
+    yield _Plan("crafted digits", "table/distances", prime, crafted, {"shuffle": False}, OVERSIZED)
+    yield _Plan("crafted digits", "table/distances", _TICKETS, crafted, {"shuffle": False})
+    for reveal in ("distances", "differences"):
+        yield _Plan("linking orders", f"table/{reveal}", _TICKETS, linking, {"shuffle": True})
+    yield _Plan("multilateration", "linear/sealed", _ROW, multilateration, {})
+    for name, attack in (("level reading", level_reading), ("crafted digits", crafted), ("linking orders", linking)):
+        yield _Plan(name, "table/sealed", _ROW, attack, {})
+
+
+def attack_all(
+    database: Database, *, d_min: int | None = None, tickets: int = 100, progress: bool = False
+) -> list[Report]:
+    """Run what applies to the deployment as it was chosen, and every attack against one that it is meant for.
+
+    `d_min` is the mask to average out: by default one that hides two levels.
+    """
+    reports = []
+    d_min = d_min or 4 * Tariff(database.schema, 1, 1).stretch
+    for plan in track(list(_plans(d_min)), description="attacks", transient=True, disable=not progress):
+        stretched = not plan.scheme.startswith("table")
+        held = one_hot(database) if stretched else database
+        try:
+            deployment = Deployment.of(held.schema, scheme=plan.scheme, record=held.record, **plan.parameters)
+        except NotOffered:
+            continue  # this schema has no such deployment
+        if plan.field is not None:
+            deployment = replace(deployment, scheme=replace(deployment.scheme, field=Field(plan.field)))
+        oracle = InProcess(held, deployment)
+        curve = plan.run(oracle, deployment.rows(held.codes))
+        reports.append(Report(plan.attack, plan.against, tuple(curve), plan.stopped_by))
+    chosen = Deployment.serving(database)
+    return [*attack_deployment(InProcess(database, chosen), database, tickets=tickets), *reports]
+
+
+def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100) -> list[Report]:
+    """Run what applies to one deployment: as it was chosen, or as it is served."""
+    scheme = oracle.deployment.scheme
+    reveal, rows = scheme.reveal, oracle.deployment.rows(database.codes)
+    against = f"{scheme.form.name}/{reveal.name}"
+    against += (f", d_min {reveal.d_min}" if reveal.masked else "") + (", shuffled" if reveal.shuffle else "")
+    against += ", as deployed"
+    reports = []
+    if scheme.form.name == "table":
+        name, attack = ("linking orders", linking) if reveal.shuffle else ("level reading", level_reading)
+        stops = _TICKETS if reveal.capacity(scheme.field, len(rows)) else _ROW
+        reports.append(Report(name, against, tuple(attack(oracle, rows)), stops))
+    elif not reveal.shuffle and scheme.form.name != "even_norm":
+        reports.append(Report("multilateration", against, tuple(multilateration(oracle, rows)), _TICKETS))
+    probed = tuple(probing(oracle, rows, tickets=tickets))
+    return [*reports, Report("probing", against, probed, "few tickets: one is a row")]

@@ -1,0 +1,26 @@
+"""Data that comes with the package, for demonstrations and tests; `data/README.md` says where it is from."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from typing import Any
+
+from ..schema.frames import Table
+from ..schema.schema import Schema
+
+_DATA = files("counterveil") / "research" / "data"
+
+
+def german_credit() -> tuple[Any, Schema]:
+    """Return 1000 credit applicants as a frame, with their schema; the column `credit` says good or bad.
+
+    Statlog (German Credit Data), Hans Hofmann, UCI Machine Learning Repository, CC BY 4.0.
+
+    >>> frame, schema = german_credit()
+    >>> len(frame), len(schema.features)
+    (1000, 20)
+    """
+    with as_file(_DATA / "german_credit.csv") as path:
+        table = Table(path)
+    schema = Schema.from_toml((_DATA / "german_credit.toml").read_text(encoding="utf-8"), "german_credit.toml")
+    return table.select(table.names), schema

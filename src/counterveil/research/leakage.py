@@ -1,0 +1,365 @@
+"""How much of the rows one question gives away: mutual information between rows and what the applicant learns.
+
+    I(y_1..y_M; revealed | x)        averaged over x; in bits, or to base q
+
+Everything goes through the costs of the rows, and through the reveal itself, which is called and never re-derived.
+`exact` enumerates all rows, masks and orders, where they fit in memory. `estimate` takes rows drawn independently from
+a population: its probabilities are exact, only the revealed values are sampled, so that it cannot saturate at the
+logarithm of the sample as counting does; where even that sum has a closed form there is nothing to sample.
+
+Paper: `eq:leakage_pcr`, `table_leakageValues`, `table_leakageValuesCompas`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import track
+
+from ..algebra import checks
+from ..algebra.arrays import Order, Vector
+from ..algebra.field import Field
+from ..crypto.randomness import CommonRandomness
+from ..errors import OutOfRange, WrongType
+from ..schemes.reveals import Opened, Reveal, Sealed
+from .matchings import TooMany, log_permanent
+
+Floats = NDArray[np.float64]
+_MOST_CASES = 10_000_000  # that enumeration may hold at once
+_MOST_VALUES = 20_000_000  # that a mask may spread costs over
+_Z = 1.959964  # standard errors of a 95 % interval
+
+
+class Revealing(Protocol):
+    """What leakage needs of a reveal: what it makes of the costs, one row of values for each row of the database."""
+
+    def apply(self, field: Field, values: Vector, common: CommonRandomness) -> Vector: ...
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """Mutual information in bits, with a 95 % interval, and the most that any prior could make of it."""
+
+    bits: float
+    low: float
+    high: float
+    worst: float  # maximal leakage: an upper bound where it is not exact
+    method: str  # "enumerated", "closed form", "sampled", or "bounded": then `bits` is the upper bound
+
+    def base(self, q: int) -> float:
+        """Return the mutual information to base q, as the paper prints it."""
+        return self.bits / math.log2(q)
+
+
+@dataclass(frozen=True)
+class Population:
+    """The costs that a row may have for one applicant x, each as often as rows have it; and how likely x is."""
+
+    values: Vector  # distinct, ascending
+    counts: Vector
+    weight: float = 1.0
+
+    @classmethod
+    def of(cls, costs: Vector, weight: float = 1.0) -> Population:
+        """Count costs."""
+        values, counts = np.unique(np.asarray(costs, dtype=np.int64), return_counts=True)
+        return cls(values, counts.astype(np.int64), weight)
+
+    @property
+    def total(self) -> int:
+        """How many rows there are to draw from."""
+        return int(self.counts.sum())
+
+
+def populations(costs: Iterable[Vector]) -> list[Population]:
+    """Return one population for each applicant; those that look alike are counted together."""
+    alike: Counter[tuple[bytes, bytes]] = Counter()
+    kept: dict[tuple[bytes, bytes], Population] = {}
+    for each in costs:
+        made = Population.of(each)
+        key = (made.values.tobytes(), made.counts.tobytes())
+        alike[key] += 1
+        kept[key] = made
+    total = sum(alike.values())
+    return [Population(kept[key].values, kept[key].counts, count / total) for key, count in alike.items()]
+
+
+class _Asked:
+    """Notes what a reveal asks of the common randomness."""
+
+    def __init__(self) -> None:
+        self.ordered, self.drawn = False, list[tuple[int, int]]()
+
+    def order(self, count: int) -> Order:
+        self.ordered = True
+        return np.arange(count)
+
+    def elements(self, purpose: str, q: int, count: int, *, request: int = 0, coefficient: int = 0) -> Vector:
+        self.drawn.append((q, count))
+        return np.zeros(count, dtype=np.int64)
+
+
+class _Case:
+    """Common randomness with given values: many cases at once, one in each column."""
+
+    def __init__(self, order: Order, drawn: list[Vector]) -> None:
+        self._order, self._drawn = order, iter(drawn)
+
+    def order(self, count: int) -> Order:
+        return self._order
+
+    def elements(self, purpose: str, q: int, count: int, *, request: int = 0, coefficient: int = 0) -> Vector:
+        return next(self._drawn)
+
+
+def exact(
+    reveal: Revealing, field: Field, cases: Sequence[Population], rows: int, *, distinct: bool = False
+) -> Leakage:
+    """Enumerate: every tuple of rows, every mask, every order. `distinct` rows are drawn without replacement.
+
+    >>> from counterveil import Field, REVEALS
+    >>> round(exact(REVEALS["distances"], Field(7), [Population.of([0, 1, 1, 4])], rows=1).bits, 6)
+    1.5
+    """
+    asked = _Asked()
+    reveal.apply(field, np.zeros(checks.integer("rows", rows, 1), dtype=np.int64), asked)
+    noise = sum(count * math.log(q) for q, count in asked.drawn) + (math.lgamma(rows + 1) if asked.ordered else 0.0)
+    for case in cases:
+        if rows * math.log(len(case.values)) + noise > math.log(_MOST_CASES):
+            raise OutOfRange("rows", got=f"{rows}, too many cases", expected=f"up to {_MOST_CASES:,}; estimate instead")
+        if distinct and rows > case.total:
+            raise OutOfRange("rows", got=rows, expected=f"at most {case.total}, as many as there are to draw")
+    orders = list(itertools.permutations(range(rows))) if asked.ordered else [tuple(range(rows))]
+    total, worst = 0.0, 0.0
+    for case in cases:
+        information, most = _enumerated(reveal, field, case, rows, asked.drawn, orders, distinct)
+        total += case.weight * information
+        worst = max(worst, most)
+    return Leakage(total, total, total, worst, "enumerated")
+
+
+def _enumerated(
+    reveal: Revealing,
+    field: Field,
+    case: Population,
+    rows: int,
+    drawn: list[tuple[int, int]],
+    orders: list[tuple[int, ...]],
+    distinct: bool,
+) -> tuple[float, float]:
+    """Return I(costs; revealed) and the maximal leakage for one applicant."""
+    tuples = np.indices((len(case.values),) * rows).reshape(rows, -1)
+    chance = _chances(case, tuples, distinct)
+    tuples, chance = tuples[:, chance > 0], chance[chance > 0]
+    noise = [np.indices((q,) * count).reshape(count, -1) for q, count in drawn]
+    each = [n.shape[1] for n in noise]
+    values = np.repeat(case.values[tuples], math.prod(each), axis=1) % field.q
+    columns = [np.tile(np.repeat(n, math.prod(each[i + 1 :]), axis=1), values.shape[1] // math.prod(each[i:]))
+               for i, n in enumerate(noise)]  # fmt: skip
+    revealed = [
+        np.atleast_2d(reveal.apply(field, values.copy(), _Case(np.array(order), [c.copy() for c in columns])))
+        for order in orders
+    ]
+    seen = np.concatenate(revealed, axis=1)
+    which = np.tile(np.repeat(np.arange(chance.size), math.prod(each)), len(orders))
+    _, shown = np.unique(seen, axis=1, return_inverse=True)
+    shown = shown.reshape(-1)
+    pairs, hits = np.unique(which * (int(shown.max()) + 1) + shown, return_counts=True)
+    given, result = np.divmod(pairs, int(shown.max()) + 1)
+    conditional = hits / (math.prod(each) * len(orders))  # P(revealed | costs)
+    marginal = np.bincount(result, weights=chance[given] * conditional)
+    information = float(np.sum(chance[given] * conditional * np.log2(conditional / marginal[result])))
+    largest = np.zeros(marginal.size)
+    np.maximum.at(largest, result, conditional)
+    return information, math.log2(float(largest.sum()))
+
+
+def _chances(case: Population, tuples: Vector, distinct: bool) -> Floats:
+    """Return how likely each tuple of costs is."""
+    chance = np.ones(tuples.shape[1])
+    for place, row in enumerate(tuples):
+        before = (tuples[:place] == row).sum(axis=0) if distinct else 0  # equal costs that are gone
+        chance *= np.maximum(case.counts[row] - before, 0) / (case.total - (place if distinct else 0))
+    return chance
+
+
+def estimate(
+    reveal: Reveal,
+    cases: Sequence[Population],
+    rows: int,
+    *,
+    samples: int = 2000,
+    generator: np.random.Generator,
+    drawn: bool = False,
+    progress: bool = False,
+) -> Leakage:
+    """Rows drawn independently: exact probabilities, sampled only where no closed form is known.
+
+    `samples` are shared out among the applicants by how likely they are, two at least to each. A mask in a secret order
+    over many close rows is only bounded: its probabilities are permanents. `drawn` says that the applicants are
+    themselves a sample, and widens the interval by how much they differ.
+    """
+    checks.integer("rows", rows, 1)
+    if isinstance(reveal, Sealed):
+        return Leakage(0.0, 0.0, 0.0, 0.0, "closed form")  # a uniform number, whatever the rows
+    if not isinstance(reveal, Opened):
+        raise WrongType("reveal", got=type(reveal).__name__, expected="one of the table; others can be enumerated")
+    try:
+        return _estimated(reveal, cases, rows, samples, generator, drawn, progress)
+    except TooMany:
+        return _bounded(reveal, cases, rows, samples, generator, drawn)
+
+
+def _bounded(
+    reveal: Reveal, cases: Sequence[Population], rows: int, samples: int, generator: Any, drawn: bool
+) -> Leakage:
+    """Bound what a mask and an order leave: no more than either alone, no less than the mask alone less the order."""
+    plain = replace(reveal, masked=False, d_min=1, expansion=1)
+    mask, order = (
+        _estimated(each, cases, rows, samples, generator, drawn, False)
+        for each in (replace(reveal, shuffle=False), plain)
+    )
+    orders = sum(case.weight * _orderings(case, rows) for case in cases)
+    high = min(mask.high, order.high)
+    return Leakage(high, max(0.0, mask.low - orders), high, min(mask.worst, order.worst), "bounded")
+
+
+def _estimated(
+    reveal: Reveal,
+    cases: Sequence[Population],
+    rows: int,
+    samples: int,
+    generator: Any,
+    drawn: bool,
+    progress: bool,
+) -> Leakage:
+    total, variance, sampled, worst, each = 0.0, 0.0, False, 0.0, []
+    for case in track(cases, description="leakage", transient=True, disable=not progress):
+        closed, terms = _densities(reveal, case, rows, max(2, round(samples * case.weight)), generator)
+        each.append(closed + (float(np.mean(terms)) if terms.size else 0.0))
+        total += case.weight * each[-1]
+        if terms.size:
+            sampled = True
+            variance += case.weight**2 * float(np.var(terms, ddof=1)) / terms.size
+        worst = max(worst, _worst(reveal, case, rows))
+    if drawn and len(cases) > 1:  # the spread between applicants holds that within them
+        spread = sum(case.weight**2 * (value - total) ** 2 for case, value in zip(cases, each, strict=True))
+        variance = max(variance, spread * len(cases) / (len(cases) - 1))
+    margin = _Z * math.sqrt(variance)
+    method = "sampled" if sampled else "closed form"
+    return Leakage(total, total - margin, total + margin, worst, method)
+
+
+def _worst(reveal: Reveal, case: Population, rows: int) -> float:
+    """Bound the maximal leakage: of costs with noise it is exact; differences and orders can only lower it."""
+    width = reveal.expansion * reveal.d_min
+    support = _noisy(reveal, case)[0].size
+    bound = rows * math.log2(support / width) if reveal.masked else rows * math.log2(support)
+    if reveal.differences:
+        spread = int(case.values[-1] - case.values[0]) * reveal.expansion + width - 1
+        bound = min(bound, (rows - 1) * math.log2(2 * spread + 1))
+    return max(0.0, bound)
+
+
+def _noisy(reveal: Reveal, case: Population) -> tuple[Vector, Floats]:
+    """Return the values that one row can show, ascending, and how likely each is: the costs convolved with the mask."""
+    width = reveal.expansion * reveal.d_min
+    if case.values.size * width > _MOST_VALUES:
+        raise OutOfRange("d_min", got=f"{width:,} for {case.values.size:,} costs", expected="a narrower mask")
+    shown = (case.values[:, None] * reveal.expansion + np.arange(width)).reshape(-1)
+    chance = np.repeat(case.counts / case.total / width, width)
+    values, where = np.unique(shown, return_inverse=True)
+    return values, np.bincount(where.reshape(-1), weights=chance).astype(np.float64)
+
+
+def _densities(reveal: Reveal, case: Population, rows: int, samples: int, generator: Any) -> tuple[float, Floats]:
+    """Return what is known in closed form of I = H(Z) - H(Z | Y), and samples of the rest, in bits."""
+    values, chance = _noisy(reveal, case)
+    width = reveal.expansion * reveal.d_min
+    closed, rest = 0.0, np.zeros(0)
+    costs, noise = _drawn(reveal, case, rows, samples, generator)
+    shown = costs * reveal.expansion + noise
+    if reveal.differences:
+        rest = -np.array([_log_up_to_shift(z, values, np.log2(chance)) for z in shown])
+    else:
+        closed += rows * float(-(chance * np.log2(chance)).sum())
+    if reveal.masked and reveal.shuffle:
+        given = np.array([_log_matchings(y, z, reveal, width) for y, z in zip(costs, shown, strict=True)])
+        rest = given if not rest.size else rest + given
+    elif reveal.shuffle:
+        closed -= _orderings(case, rows)
+    elif reveal.masked:
+        closed -= _mask_differences(width, rows) if reveal.differences else rows * math.log2(width)
+    return closed, rest
+
+
+def _drawn(reveal: Reveal, case: Population, rows: int, samples: int, generator: Any) -> tuple[Vector, Vector]:
+    if not reveal.differences and not (reveal.masked and reveal.shuffle):
+        return np.zeros((0, rows), dtype=np.int64), np.zeros((0, rows), dtype=np.int64)
+    costs = generator.choice(case.values, size=(samples, rows), p=case.counts / case.total)
+    return costs, generator.integers(0, reveal.expansion * reveal.d_min, (samples, rows))
+
+
+def _log_up_to_shift(z: Vector, values: Vector, logs: Floats) -> float:
+    """Return log2 of the chance of z and all vectors that differ from it by one shift: a sum over that shift."""
+    shifts = values - z[0]
+    total = logs.copy()
+    for place, other in enumerate(z[1:], start=1):
+        if shifts.size == 1:
+            return float(total[0] + logs[np.searchsorted(values, z[place:] + shifts[0])].sum())
+        where = np.searchsorted(values, other + shifts)
+        there = values[np.minimum(where, values.size - 1)] == other + shifts
+        shifts, total = shifts[there], total[there] + logs[where[there]]
+    return float(np.logaddexp2.reduce(total))
+
+
+def _orderings(case: Population, rows: int) -> float:
+    """Return the expected log2 of how many orders tell rows apart: M! over the factorials of equal costs."""
+    factorials = np.array([math.lgamma(n + 1) for n in range(rows + 1)]) / math.log(2)
+    expected = 0.0
+    for share, multiplicity in Counter((case.counts / case.total).tolist()).items():
+        if share == 1.0:
+            return 0.0
+        n = np.arange(rows + 1)
+        logs = (
+            factorials[rows] - factorials - factorials[::-1] + n * math.log2(share) + (rows - n) * math.log2(1 - share)
+        )
+        expected += multiplicity * float((np.exp2(logs) * factorials).sum())
+    return float(factorials[rows]) - expected
+
+
+def _mask_differences(width: int, rows: int) -> float:
+    """Return the entropy of the differences of a mask: vectors of range r are told apart up to width - r shifts."""
+    spread = np.arange(width, dtype=np.float64)
+    within = [((spread + more) / width) ** rows for more in (1, 0, -1)]
+    inside = within[0] - 2 * within[1] + np.where(spread > 0, within[2], within[1])
+    chance = (width - spread) * np.maximum(inside, 0.0)
+    return rows * math.log2(width) - float((chance * np.log2(width - spread)).sum())
+
+
+def _log_matchings(y: Vector, z: Vector, reveal: Reveal, width: int) -> float:
+    """Return log2 P(z | y) for masked costs in a secret order: the share of orders and masks that give z."""
+    shifts = range(1 - width, width) if reveal.differences else [0]
+    scaled = np.sort(y * reveal.expansion)
+    logs = [log_permanent(scaled, np.sort(z + shift), width) for shift in shifts]
+    total = float(np.logaddexp2.reduce([log for log in logs if log > -math.inf]))
+    return total - math.lgamma(len(y) + 1) / math.log(2) - len(y) * math.log2(width)
+
+
+@dataclass(frozen=True)
+class Index:
+    """Not a reveal of the schemes: only which row is nearest, of equally near ones the first, or any."""
+
+    shuffle: bool = False  # ties at random
+
+    def apply(self, field: Field, values: Vector, common: CommonRandomness) -> Vector:
+        """Return the place of the least cost."""
+        order = common.order(len(values)) if self.shuffle else np.arange(len(values))
+        return np.asarray(order[np.argmin(values[order], axis=0)])

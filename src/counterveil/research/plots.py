@@ -1,0 +1,174 @@
+"""Figures for a paper or a board: leakage as a ladder, accuracy against levels, rows recovered against tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidData, MissingPackage
+from .attacks import Report
+from .bench import Timed
+from .experiments import Accuracy, Claim
+
+_COLOURS = [
+    "#3b6ea8",
+    "#c8553d",
+    "#588157",
+    "#8e6c8a",
+    "#d4a017",
+    "#4a4e69",
+    "#6d9dc5",
+    "#9b2226",
+    "#7f8c4f",
+    "#b5838d",
+]
+
+
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingPackage("plots", got="no matplotlib", expected="counterveil[plots]") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> Path:
+    import matplotlib.pyplot as plt
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise InvalidData(str(path), got=error.strerror, expected="a place that can be written") from None
+    finally:
+        plt.close(figure)
+    return path
+
+
+Mark = tuple[float, str]
+
+
+def ladder(
+    path: Path, rungs: Sequence[tuple[str, float, float, float]], *, title: str, unit: str, mark: Mark | None = None
+) -> Path:
+    """Draw leakage by reveal, from the most to the least, with intervals: (name, value, low, high)."""
+    figure, axes = _axes(8, 1.4 + 0.36 * len(rungs))
+    ordered = sorted(rungs, key=lambda rung: rung[1])
+    for row, (_, value, low, high) in enumerate(ordered):
+        axes.barh(row, value, height=0.62, color=_COLOURS[0], alpha=0.85)
+        if high > low:
+            axes.plot([low, high], [row, row], color="black", linewidth=1.5)
+        axes.annotate(f"{value:,.4g}", (max(value, high), row), xytext=(5, 0), textcoords="offset points", va="center")
+    if mark is not None:
+        axes.axvline(mark[0], color=_COLOURS[1], linestyle="--", linewidth=1.2)
+        axes.annotate(
+            mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), xytext=(6, -2), textcoords="offset points",
+            color=_COLOURS[1], va="top", fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+        )  # fmt: skip
+        axes.set_ylim(-0.6, len(ordered) + 0.3)
+    axes.set_yticks(range(len(ordered)), [name for name, *_ in ordered])
+    axes.set_xlim(0, 1.12 * max(high for *_, high in rungs))
+    axes.set_xlabel(unit)
+    axes.set_title(title, loc="left")
+    axes.tick_params(axis="y", length=0)
+    return _save(figure, path)
+
+
+def claims(path: Path, found: Sequence[Claim], *, title: str, unit: str, mark: Mark | None = None) -> Path:
+    """Draw claims as a ladder."""
+    return ladder(path, [(c.what, c.ours, c.low, c.high) for c in found], title=title, unit=unit, mark=mark)
+
+
+def accuracy(path: Path, results: Sequence[Accuracy], *, title: str) -> Path:
+    """Draw accuracy against levels, one line for each mask, with bands of two standard errors."""
+    figure, axes = _axes(7, 4.6)
+    for colour, d_min in zip(_COLOURS, sorted({r.d_min for r in results}), strict=False):
+        line = sorted((r for r in results if r.d_min == d_min), key=lambda r: r.levels)
+        levels, means = [r.levels for r in line], [r.mean for r in line]
+        low, high = ([r.mean + sign * 1.96 * r.error for r in line] for sign in (-1, 1))
+        label = "no mask" if d_min == 1 else f"d_min = {d_min}"
+        axes.plot(levels, means, marker="o", markersize=4, color=colour, label=label)
+        axes.fill_between(levels, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.set_xlabel("levels R")
+    axes.set_ylabel("accuracy")
+    axes.set_ylim(None, 1.0)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    axes.set_title(title, loc="left")
+    return _save(figure, path)
+
+
+def recovered(path: Path, reports: Sequence[Report], *, title: str) -> Path:
+    """Draw the share of rows that each attack has after so many tickets."""
+    figure, axes = _axes(8.5, 5)
+    styles = ["-", "--", ":"]
+    most = max(report.last.tickets for report in reports)
+    for n, report in enumerate(reports):
+        tickets, rows = [0, *(p.tickets for p in report.curve)], [0.0, *(p.rows for p in report.curve)]
+        axes.plot([tickets[-1], most], [rows[-1]] * 2, color=_COLOURS[n % len(_COLOURS)], linewidth=1, alpha=0.35)
+        axes.step(
+            tickets,
+            rows,
+            where="post",
+            color=_COLOURS[n % len(_COLOURS)],
+            linestyle=styles[n // len(_COLOURS)],
+            marker="o",
+            markersize=3,
+            label=f"{report.attack}: {report.against}",
+        )
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(0, None)
+    axes.set_ylim(-0.03, 1.05)
+    axes.set_xlabel("tickets spent")
+    axes.set_ylabel("share of rows recovered whole")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.set_title(title, loc="left")
+    return _save(figure, path)
+
+
+def speed(path: Path, timed: Sequence[Timed], scaled: Sequence[Timed], *, title: str) -> Path:
+    """Draw what one question takes, ours and others', and time a code as the database grows."""
+    figure, axes = _axes(9, 0.8 + 0.34 * len(timed))
+    limit = min((t.milliseconds for t in timed if not t.trust), default=0.0)
+    for place, each in enumerate(reversed(timed)):
+        colour = "#9aa5b1" if not each.trust else _COLOURS[1] if each.trust.startswith("none") else _COLOURS[0]
+        axes.barh(place, each.milliseconds, color=colour, height=0.6)
+        axes.text(each.milliseconds, place, f" {each.milliseconds:,.3g} ms", va="center", fontsize=8)
+    axes.axvline(limit, color="#9aa5b1", linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(timed)), [each.what for each in reversed(timed)], fontsize=8)
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    ticks = [n * 10.0**e for e in range(-3, 6) for n in (1, 2, 5)]
+    low, high = axes.get_xlim()
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axes.set_xticks(shown, [f"{tick:,g}" for tick in shown])
+    axes.set_xlabel("milliseconds for one question (blue: private; red: in the clear; grey: the machine)")
+    axes.set_title(title, loc="left", fontsize=10)
+    _save(figure, path)
+    if scaled:
+        figure, axes = _axes(7, 3.8)
+        for label, kept, hue in (("M grows, d = 32", "d = 32", 0), ("d grows, M = 1,000,000", "M = 1,000,000,", 1)):
+            points = sorted((t.read, t.milliseconds) for t in scaled if kept in t.what)
+            codes, times = [n for n, _ in points], [1e6 * ms / n for n, ms in points]
+            axes.plot(codes, times, "o-", color=_COLOURS[hue], label=label)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("codes in the database, M · d")
+        axes.set_ylabel("nanoseconds a code")
+        axes.minorticks_off()
+        ticks = [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]
+        low, high = axes.get_ylim()
+        shown = [tick for tick in ticks if low <= tick <= high]
+        axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+        axes.set_title("One question, table with 16 levels: flat once it is worth the call", loc="left", fontsize=10)
+        axes.legend(frameon=False, fontsize=8)
+        _save(figure, path.with_name("scaling.png"))
+    return path

@@ -1,0 +1,269 @@
+"""What an applicant prefers, and how it becomes a cost for every level of every feature.
+
+Security: private to the applicant. Whatever is preferred, the question has the same shape: a cost for every level, or a
+weight for every feature. The numbers that bound those costs are public, in `Tariff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algebra import checks
+from ..algebra.arrays import Vector
+from ..errors import MissingValue, NotOffered, OutOfRange, UnknownName, WrongShape, WrongType
+from .features import Categorical, Feature, Numeric, Value, as_numbers
+from .schema import Schema
+
+Metric = Literal["l2", "l1", "mad", "heom"]
+Floats = NDArray[np.float64]
+
+CONSTRAINTS = ("immutable", "ranges", "increase_only", "decrease_only", "forbidden")
+
+_LEAST_UNIT = 100  # so that fractions of a full change can be told apart when no feature has many levels
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Preferences:
+    """How an applicant weighs changes; everything may be left out.
+
+    - `weights`: how reluctant they are to change a feature, 1 (the default) to the deployment's largest weight.
+    - `immutable`: features that must stay as they are.
+    - `ranges`: lowest and highest value they could live with; None for no bound.
+    - `increase_only`, `decrease_only`: features that may change one way.
+    - `forbidden`: values that a feature must not get.
+    - `metric`: how far apart two levels are: the difference over the range, squared (`l2`) or plain (`l1`); over the
+      median absolute deviation (`mad`); or `heom`, which is `l2` with 1 for any change of category. Elsewhere that
+      costs 1 too, or 2 where the schema says one-hot.
+    - `costs`: for a feature, a table of one's own: the cost of each value, 0 to 1, 1 being as bad as the whole range.
+
+    Constraints hold for levels: a value counts as what it is quantised to.
+    """
+
+    weights: Mapping[str, int] = field(default_factory=dict)
+    immutable: Collection[str] = ()
+    ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    increase_only: Collection[str] = ()
+    decrease_only: Collection[str] = ()
+    forbidden: Mapping[str, Collection[Value]] = field(default_factory=dict)
+    metric: Metric = "l2"
+    costs: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.metric not in get_args(Metric):
+            raise UnknownName("metric", got=repr(self.metric), expected=f"one of {', '.join(get_args(Metric))}")
+        for given in ("immutable", "increase_only", "decrease_only"):
+            object.__setattr__(self, given, _names(given, getattr(self, given)))
+        for given in ("weights", "ranges", "forbidden", "costs"):
+            if not isinstance(getattr(self, given), Mapping):
+                got = type(getattr(self, given)).__name__
+                raise WrongType(given, got=got, expected="a mapping from feature to value")
+        for name, values in self.forbidden.items():
+            if isinstance(values, str) or not isinstance(values, Collection):
+                raise WrongType(f"forbidden, {name}", got=repr(values), expected="a list of values")
+
+    @classmethod
+    def of(cls, given: Preferences | Mapping[str, Any] | None = None, **more: Any) -> Preferences:
+        """Accept preferences in any of the ways a caller may give them; refuse names that are not preferences."""
+        if isinstance(given, Preferences):
+            if more:
+                raise WrongType("preferences", got="an object and keywords", expected="one or the other")
+            return given
+        if given is not None and not isinstance(given, Mapping):
+            raise WrongType("preferences", got=type(given).__name__, expected="Preferences, or a mapping of them")
+        merged = dict(given or {}) | more
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(str(name) for name in set(merged) - set(known))
+        if unknown:
+            raise UnknownName("preference", got=repr(unknown[0]), expected=f"one of {', '.join(known)}")
+        return cls(**merged)
+
+
+def _names(what: str, values: Any) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, Collection):
+        got = f"the text {values!r}" if isinstance(values, str) else type(values).__name__
+        raise WrongType(what, got=got, expected="a list of features")
+    return tuple(str(value) for value in values)
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """The public numbers that bound every cost: nothing here depends on who asks (rule 11)."""
+
+    schema: Schema
+    max_weight: int  # L
+    d_min: int
+
+    @cached_property
+    def stretch(self) -> int:
+        """The most levels that an ordered feature has; all are stretched to it, so that full ranges count the same."""
+        return max([f.steps for f in self.schema.cost_features if f.ordered], default=1)
+
+    @property
+    def unit(self) -> int:
+        """The cost, at weight 1, of a change across a whole range."""
+        return max(self.stretch**2, _LEAST_UNIT)
+
+    @property
+    def cap(self) -> int:
+        """C, the most that an allowed change of one feature costs; one-hot categories count twice."""
+        twice = any(isinstance(f, Categorical) and f.encoding == "one-hot" for f in self.schema.cost_features)
+        return self.max_weight * self.unit * (2 if twice else 1)
+
+    @property
+    def forbidden(self) -> int:
+        """F = dC + d_min, the cost of a forbidden change: more than every allowed total."""
+        return len(self.schema.cost_features) * self.cap + self.d_min
+
+
+@dataclass(frozen=True, repr=False)
+class Costs:
+    """Preferences compiled for one question: a cost and a verdict for every level of every cost feature."""
+
+    features: Sequence[Feature]
+    own: Vector  # the applicant's codes
+    tables: list[Vector]
+    allowed: list[dict[str, NDArray[np.bool_]]]  # for each feature, what each of its constraints allows
+
+    def of(self, codes: Sequence[int] | Vector) -> list[int]:
+        """Return what each feature of a row costs."""
+        return [int(table[code]) for table, code in zip(self.tables, codes, strict=True)]
+
+    def violated(self, codes: Sequence[int] | Vector) -> dict[str, list[str]]:
+        """Return, for each feature of a row whose constraints do not hold, which ones."""
+        broken = {
+            feature.name: [kind for kind, may in allowed.items() if not may[code]]
+            for feature, allowed, code in zip(self.features, self.allowed, codes, strict=True)
+        }
+        return {name: kinds for name, kinds in broken.items() if kinds}
+
+
+def compile_costs(tariff: Tariff, own: Vector, preferences: Preferences) -> Costs:
+    """Return the applicant's costs in the units of the tariff; refuse preferences that name no feature or level."""
+    features = tariff.schema.cost_features
+    weights = _weights(tariff, preferences)
+    names = {f.name for f in features}
+    for given in (*CONSTRAINTS, "costs"):
+        for name in getattr(preferences, given):
+            if name not in names:
+                raise UnknownName(given, got=repr(name), expected="one of " + ", ".join(f.name for f in features))
+    tables, allowed = [], []
+    for feature, a in zip(features, own.tolist(), strict=True):
+        may = _allowed(feature, a, preferences)
+        free = np.logical_and.reduce([np.ones(feature.largest + 1, dtype=bool), *may.values()])
+        exact = np.round(tariff.unit * _distance(feature, a, preferences, features), 6)  # so that halves are halves
+        cost = np.rint(exact).astype(np.int64)
+        tables.append(np.where(free, cost * weights[feature.name], tariff.forbidden))
+        allowed.append(may)
+    return Costs(features, own, tables, allowed)
+
+
+def _weights(tariff: Tariff, preferences: Preferences) -> dict[str, int]:
+    names = [f.name for f in tariff.schema.cost_features]
+    for name, weight in preferences.weights.items():
+        if name not in names:
+            raise UnknownName("weights", got=repr(name), expected="one of " + ", ".join(names))
+        checks.integer(f"weights, {name}", weight, 1, tariff.max_weight)
+    return {name: int(preferences.weights.get(name, 1)) for name in names}
+
+
+def _distance(feature: Feature, a: int, preferences: Preferences, features: Sequence[Feature]) -> Floats:
+    """Return how far every level is from level a, 0 to 1 (2 for one-hot categories)."""
+    if feature.name in preferences.costs:
+        return _own_table(feature, a, preferences.costs[feature.name])
+    codes, metric = np.arange(feature.largest + 1), preferences.metric
+    full = 2.0 if metric != "heom" and isinstance(feature, Categorical) and feature.encoding == "one-hot" else 1.0
+    if a > feature.steps or not feature.ordered:
+        apart = np.where(codes == a, 0.0, full)
+    elif metric == "mad":
+        apart = _deviations(feature, a, features)
+    else:
+        apart = (np.abs(codes - a) / feature.steps) ** (1 if metric == "l1" else 2)
+    apart[(codes > feature.steps) & (codes != a)] = full
+    return apart
+
+
+def _deviations(feature: Feature, a: int, features: Sequence[Feature]) -> Floats:
+    """Return differences in median absolute deviations, over the widest range there is in them."""
+    widest = 1.0
+    for other in features:
+        if isinstance(other, Numeric):
+            if other.mad is None:
+                raise MissingValue(f"metric mad, {other.name}", got="no mad", expected="a mad in the schema")
+            widest = max(widest, (other.high - other.low) / other.mad)
+    values = np.arange(feature.largest + 1, dtype=np.float64)
+    width = 1.0
+    if isinstance(feature, Numeric):
+        values = feature.numbers()
+        width = float(feature.mad or 1)
+    return np.asarray(np.minimum(1.0, np.abs(values - values[a]) / width / widest))
+
+
+def _own_table(feature: Feature, a: int, table: Mapping[Any, float]) -> Floats:
+    """Return an applicant's own cost of every level; staying costs nothing unless they say so."""
+    if not isinstance(table, Mapping):
+        raise WrongType(f"costs, {feature.name}", got=type(table).__name__, expected="a mapping from value to cost")
+    costs = np.ones(feature.largest + 1)
+    costs[a] = 0.0
+    for value, cost in table.items():
+        if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= 1:
+            raise OutOfRange(f"costs, {feature.name}, {value!r}", got=cost, expected="0 to 1")
+    costs[_codes(f"costs, {feature.name}", feature, list(table))] = list(table.values())
+    return costs
+
+
+def _allowed(feature: Feature, a: int, preferences: Preferences) -> dict[str, NDArray[np.bool_]]:
+    """Return which levels each constraint on a feature allows."""
+    name, codes = feature.name, np.arange(feature.largest + 1)
+    there = codes <= feature.steps
+    allowed: dict[str, NDArray[np.bool_]] = {}
+    if name in preferences.immutable:
+        allowed["immutable"] = codes == a
+    if name in preferences.ranges:
+        allowed["ranges"] = _in_range(feature, preferences.ranges[name]) & there
+    for given, onwards in (("increase_only", codes >= a), ("decrease_only", codes <= a)):
+        if name in getattr(preferences, given):
+            if not feature.ordered:
+                raise NotOffered(given, got=f"{name}, whose values have no order", expected="an ordered feature")
+            allowed[given] = (onwards & there & (a <= feature.steps)) | (codes == a)
+    if name in preferences.forbidden:
+        may = np.ones(feature.largest + 1, dtype=bool)
+        may[_codes(f"forbidden, {name}", feature, list(preferences.forbidden[name]))] = False
+        allowed["forbidden"] = may
+    return allowed
+
+
+def _in_range(feature: Feature, bounds: tuple[Any, Any]) -> NDArray[np.bool_]:
+    if not feature.ordered:
+        raise NotOffered("ranges", got=f"{feature.name}, whose values have no order", expected="an ordered feature")
+    if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != 2:
+        raise WrongShape(f"ranges, {feature.name}", got=repr(bounds), expected="lowest and highest value, or None")
+    low, high = bounds
+    if isinstance(feature, Numeric):
+        least, most = (
+            other if bound is None else float(as_numbers(f"ranges, {feature.name}", [bound])[0])
+            for bound, other in ((low, -np.inf), (high, np.inf))
+        )
+        if np.isnan(least) or np.isnan(most):
+            raise WrongType(f"ranges, {feature.name}", got="nan", expected="a number or None")
+        slack, values = 1e-9 * (feature.high - feature.low), feature.numbers()
+        least, most = least - slack, most + slack
+        return np.asarray((values >= least) & (values <= most))
+    codes = np.arange(feature.largest + 1)
+    what = f"ranges, {feature.name}"
+    least = 0 if low is None else int(_codes(what, feature, [low])[0])
+    most = feature.largest if high is None else int(_codes(what, feature, [high])[0])
+    return np.asarray((codes >= least) & (codes <= most))
+
+
+def _codes(what: str, feature: Feature, values: list[Any]) -> Vector:
+    """Return the levels of all values at once: one by one, many would take a time that tells how many."""
+    try:
+        return feature.codes(values) if values else np.zeros(0, dtype=np.int64)
+    except (MissingValue, OutOfRange, WrongType) as error:
+        raise type(error)(what, got=error.got, expected=error.expected) from None

@@ -1,0 +1,324 @@
+"""A schema says, in public, which features there are and how their values become codes.
+
+Security: public, the ranges too. A range read off the data tells where the data ends.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import narwhals as nw
+import numpy as np
+import tomli_w
+
+from ..algebra import checks
+from ..algebra.arrays import Vector
+from ..errors import EmptyDatabase, InvalidSchema, MissingValue, OutOfRange, UnknownName, WrongType
+from .features import (
+    LONGEST_TEXT,
+    MOST_LEVELS,
+    Boolean,
+    Categorical,
+    Feature,
+    Numeric,
+    Ordinal,
+    Plain,
+    Value,
+    is_category,
+    plain,
+)
+from .frames import Table, columns_of
+
+_VERSION = 1
+_MOST_FEATURES = 10_000
+_MOST_LEVELS_TOGETHER = 2**24  # whoever asks has an entry for each of them in a table
+_LONGEST_MESSAGE = 500
+_HEADER = """\
+# A Counterveil schema: which columns there are, and how their values become levels. It is public.
+# Ranges below were read off the data and rounded outwards. They still tell roughly where the data ends: put in
+# numbers that you would say in public anyway. The same goes for lists of values and for mad.
+# levels = 10 means eleven values, 0/10 to 10/10 of the range; step = 50 means low, low + 50, …
+# role = "record" shows a column with the row and keeps it out of the cost.
+"""
+
+
+class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an institution chose for its deployment, as far as it did: the `[deployment]` of a schema file.
+
+    `counterveil advise` writes it; `counterveil serve` and `local` start from it.
+    """
+
+    scheme: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | None = None
+    servers: int | None = None
+    collusion: int | None = None
+    k: int | None = None
+    max_weight: int | None = None
+    shuffle: bool | None = None
+    d_min: int | None = None
+    download_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # MiB; what `scheme = "auto"` goes by
+
+    def given(self) -> dict[str, Any]:
+        """Return what was chosen."""
+        made: dict[str, Any] = msgspec.to_builtins(self)
+        return made
+
+
+class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"features": "feature"}):
+    """The features, in order.
+
+    >>> schema = Schema(features=(Numeric(name="income", low=0, high=5000, step=500, unit="€"), Boolean(name="owner")))
+    >>> schema.codes({"income": 2400, "owner": True})
+    array([5, 1])
+    >>> schema.values([5, 1])
+    {'income': 2500.0, 'owner': True}
+    """
+
+    features: tuple[Feature, ...]
+    version: int = _VERSION
+    deployment: Chosen | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, tuple) or not all(isinstance(f, Feature) for f in self.features):
+            raise InvalidSchema("features", got=repr(self.features)[:60], expected="a tuple of features")
+        if len(self.features) > _MOST_FEATURES:
+            raise ValueError(f"feature: got {len(self.features)} of them, expected at most {_MOST_FEATURES}")
+        together = sum(feature.largest + 1 for feature in self.features)
+        if together > _MOST_LEVELS_TOGETHER:
+            raise ValueError(f"levels: got {together} in all features, expected at most {_MOST_LEVELS_TOGETHER}")
+        twice = sorted(name for name, times in Counter(self.names).items() if times > 1)
+        if twice:
+            raise ValueError(f"name: got {twice[0]!r} twice, expected each once")
+        if not any(feature.role == "feature" for feature in self.features):
+            raise ValueError("role: got no feature, expected at least one that counts in the cost")
+        if self.version != _VERSION:
+            raise ValueError(f"version: got {self.version}, expected {_VERSION}")
+
+    def choice(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was chosen for the deployment, and over it what is given now.
+
+        Another scheme has another mask, and needs other servers; so do more that may collude.
+        """
+        chosen = self.deployment.given() if isinstance(self.deployment, Chosen) else {}
+        follows = {"scheme": ("d_min", "servers", "collusion"), "collusion": ("servers",)}
+        for name in [name for cause, names in follows.items() if cause in given for name in names]:
+            chosen.pop(name, None)
+        return chosen | dict(given)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns, in order."""
+        return [feature.name for feature in self.features]
+
+    @property
+    def costed(self) -> list[int]:
+        """Where the features stand that count in the cost."""
+        return [j for j, feature in enumerate(self.features) if feature.role == "feature"]
+
+    @property
+    def cost_features(self) -> list[Feature]:
+        """The features that count in the cost."""
+        return [self.features[j] for j in self.costed]
+
+    def feature(self, name: str) -> Feature:
+        """Return the feature of that name."""
+        if name not in self.names:
+            raise UnknownName("feature", got=repr(name), expected="one of " + ", ".join(self.names))
+        return self.features[self.names.index(name)]
+
+    def quantise(self, frame: Any, *, clamp: bool = False) -> Vector:
+        """Return the codes of a frame's rows, one column for each feature."""
+        columns = columns_of(frame, self.names)
+        return np.stack([f.codes(columns[f.name], clamp=clamp) for f in self.features], axis=1)
+
+    def codes(self, person: Mapping[str, Any], *, clamp: bool = False) -> Vector:
+        """Return one person's codes, a number for each feature; what is not given counts as missing."""
+        unknown = sorted(set(person) - set(self.names))
+        if unknown:
+            raise UnknownName("feature", got=repr(unknown[0]), expected="one of " + ", ".join(self.names))
+        codes = []
+        for feature in self.features:
+            value = person.get(feature.name)
+            if feature.role == "record":  # shown with a row that is fetched; what the person has does not matter
+                codes.append(0)
+                continue
+            try:
+                codes.append(int(feature.codes([value], clamp=clamp)[0]))
+            except (MissingValue, WrongType) as error:
+                raise type(error)(feature.name, got=error.got, expected=error.expected) from None
+        return np.array(codes, dtype=np.int64)
+
+    def values(self, codes: Iterable[int]) -> dict[str, Value]:
+        """Return the value that each code stands for."""
+        return {f.name: f.value(int(code)) for f, code in zip(self.features, codes, strict=True)}
+
+    def to_toml(self) -> str:
+        """Write the schema as a file that a person can edit."""
+        return _HEADER + "\n" + tomli_w.dumps(self.to_builtins(), multiline_strings=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write the schema to a file."""
+        try:
+            Path(path).write_text(self.to_toml(), encoding="utf-8")
+        except OSError as error:
+            raise InvalidSchema(str(path), got=error.strerror, expected="a place that can be written") from None
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "schema") -> Schema:
+        """Read a schema; errors name the source, the feature and the field."""
+        try:
+            raw = tomllib.loads(text)
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # also numbers of thousands of digits, and lists in lists in lists
+            raise InvalidSchema(source, got=str(error)[:_LONGEST_MESSAGE], expected="TOML") from None
+        return cls.from_builtins(raw, source)
+
+    def to_builtins(self) -> dict[str, Any]:
+        """Return the schema as plain dictionaries."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @classmethod
+    def from_builtins(cls, raw: Any, source: str = "schema") -> Schema:
+        """Read a schema from plain dictionaries, as a bundle's manifest holds it."""
+        try:
+            return msgspec.convert(raw, cls)
+        except msgspec.ValidationError as error:
+            message, _, path = str(error).partition(" - at `$")
+            got = message[:_LONGEST_MESSAGE]  # it can repeat what the schema says
+            raise InvalidSchema(_place(source, path, raw), got=got, expected="a schema of version 1") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Schema:
+        """Read a schema from a file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSchema(str(path), got=getattr(error, "strerror", "bytes"), expected="a text file") from None
+        return cls.from_toml(text, str(path))
+
+    @classmethod
+    def infer(
+        cls, frame: Any, *, exclude: Iterable[str] = (), most_levels: int = 100, round_outwards: bool = True
+    ) -> Schema:
+        """Guess a schema from data: kinds by type, steps for whole numbers, ranges rounded outwards.
+
+        Columns of free text and of dates are left out. Look the result over: it is public, and ranges, values and `mad`
+        come from the data.
+        """
+        table = Table(frame)
+        checks.integer("most_levels", most_levels, 1, MOST_LEVELS)
+        if isinstance(exclude, str):
+            raise WrongType("exclude", got=f"the text {exclude!r}", expected="a list of columns")
+        left_out = set(exclude)
+        unknown = sorted(left_out - set(table.names))
+        if unknown:
+            raise UnknownName("exclude", got=repr(unknown[0]), expected="one of " + ", ".join(table.names))
+        guesses = [_guess(table, name, most_levels, round_outwards) for name in table.names if name not in left_out]
+        features = tuple(feature for feature in guesses if feature is not None)
+        if not features:
+            raise EmptyDatabase("schema", got="no column that could be a feature", expected="at least one")
+        return cls(features=features)
+
+
+def _place(source: str, path: str, raw: Any) -> str:
+    """Name the file, the feature and the field of an error at `.feature[2].low`."""
+    match = re.match(r"\.feature\[(\d+)\](?:\.(\w+))?", path)
+    if not match:
+        return source
+    number, field = int(match[1]), match[2]
+    entry = raw["feature"][number]
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or len(name) > LONGEST_TEXT:
+        name = f"number {number + 1}"
+    return f"{source}, feature {name!r}" + (f", {field}" if field else "")
+
+
+def _guess(table: Table, name: str, most_levels: int, round_outwards: bool) -> Feature | None:
+    """Guess one column's feature; None for free text, dates, and columns without a value."""
+    dtype, values = table.dtype(name), table.present(name)
+    missing: Any = "level" if len(values) < table.count else "refuse"
+    if any(isinstance(v, dict | list) for v in values):
+        return None
+    distinct = _in_order(set(values))
+    if not distinct:
+        return None
+    truth = all(isinstance(v, bool) for v in distinct) or (dtype.is_numeric() and set(distinct) == {0, 1})
+    if dtype == nw.Boolean or truth:
+        return Boolean(name=name, missing=missing)
+    if dtype.is_numeric():
+        numbers = np.array([float(v) for v in values])
+        whole = dtype.is_integer() or bool(np.all(numbers == np.rint(numbers)))
+        return _numeric(name, numbers, missing, whole, most_levels, round_outwards)
+    ordered = table.categories(name)
+    if ordered is not None:
+        if not all(is_category(v) for v in ordered):
+            return None
+        return Ordinal(name=name, values=tuple(plain(v) for v in ordered), missing=missing)
+    named = all(isinstance(v, str | bool | int) and is_category(v) for v in distinct)
+    if not named or len(distinct) > max(20, len(values) // 10):
+        return None
+    return Categorical(name=name, values=tuple(distinct), missing=missing)
+
+
+def _in_order(values: set[Any]) -> list[Any]:
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=str)
+
+
+def _numeric(
+    name: str,
+    numbers: np.ndarray[Any, np.dtype[np.float64]],
+    missing: Any,
+    whole: bool,
+    most: int,
+    round_outwards: bool,
+) -> Numeric:
+    finite = numbers[np.isfinite(numbers)]
+    if not finite.size:
+        raise MissingValue(name, got="no finite number", expected="at least one")
+    low, high = float(finite.min()), float(finite.max())
+    if max(abs(low), abs(high)) > 1e300:
+        raise OutOfRange(name, got=f"{low:g} to {high:g}", expected="numbers below 1e300")
+    mad = float(np.median(np.abs(finite - np.median(finite))))
+    constant = high - low <= 1e-12 * max(abs(low), abs(high)) or high - low < 1e-300
+    step = max(1.0, _nice_step(1e-9 * abs(high), whole=True)) if constant else _nice_step((high - low) / most, whole)
+    if round_outwards or constant:
+        unit = step if constant else max(step, _nice_step((high - low) / 10, whole))
+        least, most_ = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+        tidy = (float(f"{least:.12g}"), float(f"{most_:.12g}"))
+        low, high = tidy if tidy[0] <= low and high <= tidy[1] else (least, most_)
+    high = max(high, low + step)
+    parts = (high - low) / step
+    divides = math.isclose(parts, round(parts), rel_tol=1e-9)
+    return Numeric(
+        name=name,
+        low=low,
+        high=high,
+        step=step if divides else None,
+        levels=None if divides else math.ceil(parts),
+        missing=missing,
+        mad=float(f"{mad:.2g}") if mad > 0 and not constant else step,
+    )
+
+
+def _nice_step(least: float, whole: bool) -> float:
+    """Return the smallest of 1, 2, 5 times a power of ten that is at least so much; 1 or more for whole numbers."""
+    if whole and least <= 1:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-12))
+    return float(f"{step:.12g}")
+
+
+__all__ = ["Boolean", "Categorical", "Feature", "Numeric", "Ordinal", "Plain", "Schema"]

@@ -1,0 +1,1 @@
+"""What is computed (form and reveal) and how (protocol), and the record step."""

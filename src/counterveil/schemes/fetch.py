@@ -1,0 +1,279 @@
+"""Fetch one record and nothing else: the SPIR step that follows a retrieval.
+
+Two ways, by how many servers may collude. `Subsets` (T = 1): xors of random subsets, at rate 1 - 1/N. `Polynomials`
+(T > 1): the position's unit vector shared over GF(2^8), the linear form over records. Both have the same verbs: query,
+answer, recover.
+
+An applicant who cheats gets some linear mixture of records, one record's length of it. So servers hold packages
+(`packages`), of which a mixture is worth nothing.
+
+Paper: the step after `system_model_case1`, "we use this index to perform the SPIR scheme".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import engine
+from ..algebra import checks
+from ..algebra.arrays import Bytes, Order
+from ..algebra.gf256 import GF256
+from ..crypto.randomness import CommonRandomness, Fresh, Randomness
+from ..crypto.sharing import reconstruct, split, zero_share
+from ..errors import EmptyDatabase, TooFewServers, WrongShape, WrongType
+
+LEAST_PART = 16  # bytes: a missing part of a package must be beyond guessing
+_GF256 = GF256()
+
+
+def as_records(records: Sequence[bytes] | Bytes) -> Bytes:
+    """Check records and return them as an (M, length) array of bytes, all of one length."""
+    if not isinstance(records, np.ndarray) or not records.ndim:
+        listed = checks.listed("records", records, "a list of bytes, or an array of uint8")
+        if not all(isinstance(record, bytes) for record in listed):
+            raise WrongType("records", got="other things", expected="bytes, or an array of uint8")
+        lengths = sorted({len(record) for record in listed})
+        if len(lengths) > 1:
+            raise WrongShape("records", got=f"lengths {lengths[0]} to {lengths[-1]}", expected="one length for all")
+        records = np.frombuffer(b"".join(listed), dtype=np.uint8).reshape(len(listed), *lengths)
+    if not len(records):
+        raise EmptyDatabase("records", got="M = 0", expected="at least one record")
+    if records.dtype != np.uint8 or np.ma.is_masked(records):
+        raise WrongType("records", got=f"dtype {records.dtype}", expected="uint8, none of it masked")
+    if records.ndim != 2 or not records.shape[1]:
+        raise WrongShape("records", got=f"shape {records.shape}", expected="(M, length), length at least 1")
+    return records
+
+
+@dataclass(frozen=True)
+class Subsets:
+    """SPIR against single servers: N >= 2 servers, upload M(N-1) bits each, rate 1 - 1/N.
+
+    A record is cut into N - 1 parts of almost equal length. Server N gets a uniform bit matrix H, server j < N gets H
+    with one bit flipped, that of part j at the position; each returns the xor of the parts its bits choose.
+    """
+
+    servers: int
+    length: int  # bytes of a record
+
+    def __post_init__(self) -> None:
+        checks.integer("length", self.length, 1)
+        if checks.integer("servers", self.servers, 1) < 2:
+            raise TooFewServers("servers", got=self.servers, expected="at least 2")
+
+    @property
+    def parts(self) -> int:
+        """Parts that a record is cut into: N - 1."""
+        return self.servers - 1
+
+    @property
+    def part(self) -> int:
+        """Bytes of the longest part, which is what each server sends down."""
+        return -(-self.length // self.parts)
+
+    @property
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Where each part begins and ends."""
+        cuts = [j * self.length // self.parts for j in range(self.parts + 1)]
+        return list(pairwise(cuts))
+
+    def query(self, count: int, position: int, randomness: Randomness) -> Bytes:
+        """Return one query for each server: the rows of an (N, ⌈M(N-1)/8⌉) array of packed bits.
+
+        Security: row n may be seen by server n; each row alone is uniform whatever the position.
+        """
+        checks.integer("position", position, 0, checks.integer("count", count, 1) - 1)
+        bits = count * self.parts
+        noise = randomness.elements(256, self.query_bytes(count)).astype(np.uint8)
+        secret = np.unpackbits(noise, count=bits, bitorder="little")
+        chosen = np.tile(secret, (self.servers, 1))
+        for j in range(self.parts):
+            chosen[j, position * self.parts + j] ^= 1
+        return np.packbits(chosen, axis=1, bitorder="little")
+
+    def query_bytes(self, count: int) -> int:
+        """Return the bytes of one query for so many records: M(N-1) bits."""
+        return -(-count * self.parts // 8)
+
+    def check(self, what: str, query: Bytes, count: int) -> Bytes:
+        """Accept a query from someone else, or refuse it: packed bits, none set after the last."""
+        packed = _as_bytes(what, query, self.query_bytes(count))
+        bits = count * self.parts
+        if np.unpackbits(packed[-1:], bitorder="little")[bits % 8 or 8 :].any():
+            raise WrongShape(what, got="bits set after the last", expected=f"{bits} bits")
+        return packed
+
+    def answer(
+        self,
+        server: int,
+        records: Bytes,
+        query: Bytes,
+        common: CommonRandomness,
+        *,
+        order: Order | None = None,
+        request: int = 0,
+    ) -> Bytes:
+        """Return the xor of the chosen parts, under the pad that all servers share for this request."""
+        checks.integer("server", server, 1, self.servers)
+        _check_length("records", records, self.length)
+        count = len(records) if order is None else len(order)
+        packed = self.check("record query", query, count)
+        selected = np.unpackbits(packed, count=count * self.parts, bitorder="little").reshape(count, self.parts)
+        chosen = _by_row(selected, order, len(records)).astype(bool)
+        total = np.zeros(self.part, dtype=np.uint8)
+        for j, (start, end) in enumerate(self._bounds):
+            total[: end - start] ^= engine.xor(records, np.ascontiguousarray(chosen[:, j]), start, end)
+        return total ^ common.elements("record", 256, self.part, request=request).astype(np.uint8)
+
+    def recover(self, answers: Sequence[Bytes]) -> bytes:
+        """Return the record: part j = answer_j xor answer_N."""
+        received = _answers(answers, self.servers, self.part)
+        ends = [end - start for start, end in self._bounds]
+        return b"".join((a ^ received[-1])[:end].tobytes() for a, end in zip(received[:-1], ends, strict=True))
+
+
+@dataclass(frozen=True)
+class Polynomials:
+    """SPIR against T colluding servers: N >= T + 1 servers, upload M bytes each, rate 1/N.
+
+    The unit vector of the position is shared with degree-T polynomials over GF(2^8); a server returns the combination
+    of records that its share says, under N - 1 pads.
+    """
+
+    servers: int
+    collusion: int
+    length: int  # bytes of a record
+
+    def __post_init__(self) -> None:
+        checks.integer("length", self.length, 1)
+        checks.integer("collusion", self.collusion, 1)
+        if checks.integer("servers", self.servers, 1, 255) <= self.collusion:
+            raise TooFewServers("servers", got=self.servers, expected=f"at least {self.collusion + 1}")
+
+    @property
+    def alphas(self) -> range:
+        """Evaluation points in GF(2^8): 1..N."""
+        return range(1, self.servers + 1)
+
+    def query(self, count: int, position: int, randomness: Randomness) -> Bytes:
+        """Return one query for each server: the rows of an (N, M) array of bytes.
+
+        Security: row n may be seen by server n; any T rows are uniform whatever the position.
+        """
+        checks.integer("position", position, 0, checks.integer("count", count, 1) - 1)
+        unit = np.zeros(count, dtype=np.int64)
+        unit[position] = 1
+        return split(_GF256, unit, self.alphas, self.collusion, randomness).astype(np.uint8)
+
+    def query_bytes(self, count: int) -> int:
+        """Return the bytes of one query for so many records: M."""
+        return count
+
+    def check(self, what: str, query: Bytes, count: int) -> Bytes:
+        """Accept a query from someone else, or refuse it."""
+        return _as_bytes(what, query, self.query_bytes(count))
+
+    def answer(
+        self,
+        server: int,
+        records: Bytes,
+        query: Bytes,
+        common: CommonRandomness,
+        *,
+        order: Order | None = None,
+        request: int = 0,
+    ) -> Bytes:
+        """Return sum_i query_i * record_i + sum_t alpha^t Z'_t, t = 1..N-1."""
+        checks.integer("server", server, 1, self.servers)
+        _check_length("records", records, self.length)
+        count = len(records) if order is None else len(order)
+        scalars = _by_row(self.check("record query", query, count), order, len(records))
+        pads = [
+            common.elements("record", 256, self.length, request=request, coefficient=t) for t in range(1, self.servers)
+        ]
+        pad = zero_share(_GF256, self.alphas[server - 1], pads)
+        return engine.combine(records, scalars) ^ pad.astype(np.uint8)
+
+    @property
+    def part(self) -> int:
+        """Bytes that each server sends down."""
+        return self.length
+
+    def recover(self, answers: Sequence[Bytes]) -> bytes:
+        """Return the record: the value at 0."""
+        received = _answers(answers, self.servers, self.length)
+        shares = [answer.astype(np.int64) for answer in received]
+        return reconstruct(_GF256, self.alphas, shares, self.servers - 1).astype(np.uint8).tobytes()
+
+
+Spir = Subsets | Polynomials
+
+
+def make_spir(*, servers: int, collusion: int, length: int, chosen: bool = False) -> Spir:
+    """Choose the record step for so many servers, so many of which may collude.
+
+    `chosen` says that the applicant chooses the servers from more. Then a part must be worth nothing without answers of
+    all of them, or a cheat who names different sets to different servers puts parts together: `Polynomials`. The same
+    where there are so many servers that a part would be short enough to guess.
+    """
+    whole = collusion > 1 or chosen or servers - 1 > max(1, length // LEAST_PART)
+    return Polynomials(servers, collusion, length) if whole else Subsets(servers, length)
+
+
+class RecordTranscript(NamedTuple):
+    """The queries of one record step, and the record that came of it."""
+
+    queries: Bytes  # row n - 1 is what server n sees
+    record: bytes
+
+
+def run(
+    spir: Spir,
+    records: Bytes,
+    position: int,
+    common: CommonRandomness,
+    *,
+    order: Order | None = None,
+    request: int = 0,
+    randomness: Randomness | None = None,
+) -> RecordTranscript:
+    """Play all parties: the applicant asks for one position, every server answers, the applicant recovers."""
+    queries = spir.query(len(records) if order is None else len(order), position, randomness or Fresh())
+    servers = enumerate(queries, start=1)
+    answers = [spir.answer(n, records, Q, common, order=order, request=request) for n, Q in servers]
+    return RecordTranscript(queries, spir.recover(answers))
+
+
+def _check_length(what: str, records: Bytes, length: int) -> None:
+    if records.ndim != 2 or records.shape[1] != length:
+        raise WrongShape(what, got=f"shape {records.shape}", expected=f"(any, {length})")
+
+
+def _by_row(values: NDArray[np.uint8], order: Order | None, rows: int) -> NDArray[np.uint8]:
+    """Turn values by position into values by row: position p stands for row order[p], -1 for none."""
+    if order is None:
+        return values
+    there = order >= 0
+    if int(there.sum()) != rows:
+        raise WrongShape("order", got=int(there.sum()), expected=f"a place for each of {rows} records")
+    by_row = np.zeros((rows, *values.shape[1:]), dtype=np.uint8)
+    by_row[order[there]] = values[there]
+    return by_row
+
+
+def _as_bytes(what: str, values: Bytes, length: int) -> Bytes:
+    array = checks.integers(what, values, (length,))
+    checks.in_range(what, array, 0, 255)
+    return array.astype(np.uint8, copy=False)
+
+
+def _answers(answers: Sequence[Bytes], servers: int, length: int) -> list[Bytes]:
+    if len(answers) != servers:
+        raise WrongShape("record answers", got=len(answers), expected=f"one from each of {servers} servers")
+    return [_as_bytes(f"record answer of server {n}", a, length) for n, a in enumerate(answers, start=1)]

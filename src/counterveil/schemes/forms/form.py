@@ -1,0 +1,152 @@
+"""The contract of a form: what is shared of a question, and how a server turns a share into one value per row."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ... import engine
+from ...algebra import checks
+from ...algebra.arrays import Codes, Vector
+from ...algebra.field import Field, Residues, smallest_prime_above
+from ...errors import WrongShape, WrongType
+
+MOST_LEVELS = 2**31 - 1
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Question:
+    """What an applicant asks: their own codes x, and what changing each feature costs them.
+
+    Either `weights` (w_j for each feature, 1 where absent) or, for the `table` form, `costs`: for each feature the cost
+    of every level it may be changed to.
+
+    Security: private to the applicant; it has no printed form and no encoder.
+    """
+
+    x: ArrayLike | None = None
+    weights: ArrayLike | None = None
+    costs: Sequence[ArrayLike] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form(ABC):
+    """A form over codes y_j in [0:R_j], j = 1..d, with weights w_j in [1:L].
+
+    Security: public. Everything here may be known to everyone.
+    """
+
+    levels: tuple[int, ...]  # R_j, the largest code of each feature
+    max_weight: int = 10  # L
+
+    degree: ClassVar[int] = 1  # e: degree, in the shares, of the part of the cost that contains y
+    additive: ClassVar[bool] = False  # whether values of shares that add up to the secret add up to its value
+
+    def __post_init__(self) -> None:
+        levels = checks.integers("levels", self.levels, (None,))
+        if not levels.size:
+            raise WrongShape("levels", got="none", expected="one largest code for each feature")
+        checks.in_range("levels", levels, 1, MOST_LEVELS)
+        object.__setattr__(self, "levels", tuple(int(R) for R in levels))
+        object.__setattr__(self, "max_weight", checks.integer("max_weight", self.max_weight, 1))
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The form's name in the table of forms."""
+
+    @property
+    def d(self) -> int:
+        """Number of features."""
+        return len(self.levels)
+
+    @property
+    @abstractmethod
+    def symbols(self) -> int:
+        """Symbols sent up to each server."""
+
+    @property
+    @abstractmethod
+    def bound(self) -> int:
+        """B, the largest cost there can be, from public parameters alone (rule 11)."""
+
+    @abstractmethod
+    def encode(self, question: Question) -> list[int]:
+        """Check the question and return the secret that is shared, as integers."""
+
+    def secret(self, field: Residues, question: Question) -> Vector:
+        """Return the secret as a vector, or refuse what is not a question."""
+        if not isinstance(question, Question):
+            raise WrongType("question", got=type(question).__name__, expected="a Question")
+        return field.vector(self.encode(question))
+
+    @abstractmethod
+    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
+        """Return a server's value for every row, from its share of the secret."""
+
+    def free(self, field: Residues, query: Vector) -> int:
+        """Return the terms of `evaluate` without y; the applicant, who made the query, knows them."""
+        return 0
+
+    def offset(self, question: Question) -> int:
+        """Return what the applicant adds to the value at the secret to make it the cost."""
+        return 0
+
+    def known(self, field: Residues, question: Question, queries: Vector) -> list[int]:
+        """Return, for each query, the terms of the server's value that the applicant takes out before interpolating.
+
+        What is left has degree e*T in alpha, and its value at 0 is the cost.
+        """
+        own = self.free(field, self.secret(field, question)) + self.offset(question)
+        return [(self.free(field, query) - own) % field.q for query in queries]
+
+    def costs(self, rows: ArrayLike, question: Question) -> Vector:
+        """Return the cost of every row in the clear: the form evaluated at the secret itself.
+
+        Security: needs both the rows and the question; for preparation, experiments and tests.
+        """
+        field = Field(smallest_prime_above(self.bound))
+        values = self.evaluate(field, self.load(rows), self.secret(field, question))
+        return field.add(values, self.offset(question) % field.q)
+
+    def load(self, rows: ArrayLike) -> Codes:
+        """Check rows and return them as an (M, d) array of the narrowest unsigned type; no copy if they are one."""
+        codes = checks.rows(rows, self.d)
+        checks.in_range("rows", codes, 0, self.levels)
+        return cast(Codes, codes.astype(np.min_scalar_type(max(self.levels)), copy=False))
+
+    def point(self, question: Question) -> list[int]:
+        """Check and return the applicant's own codes x."""
+        if question.x is None:
+            raise WrongType("x", got="nothing", expected=f"{self.d} codes")
+        x = checks.integers("x", question.x, (self.d,))
+        checks.in_range("x", x, 0, self.levels)
+        return [int(v) for v in x]
+
+    def weights(self, question: Question) -> list[int]:
+        """Check and return the weights w, all 1 where none are given."""
+        if question.costs is not None:
+            raise WrongType("costs", got=f"a table for the form {self.name}", expected="the form table")
+        if question.weights is None:
+            return [1] * self.d
+        w = checks.integers("weights", question.weights, (self.d,))
+        checks.in_range("weights", w, 1, self.max_weight)
+        return [int(v) for v in w]
+
+
+class Polynomial(Form):
+    """A form whose value is a polynomial in each y_j: sum_j sum_k c_k[j] y_j^k + terms free of y."""
+
+    @abstractmethod
+    def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
+        """Return c_1, c_2, …, each a vector of d elements."""
+
+    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
+        """Return a server's value for every row, from its share of the secret."""
+        free = self.free(field, query)
+        return engine.polynomial(field, rows, self.coefficients(field, query), max(self.levels), free)

@@ -1,0 +1,75 @@
+"""Any private cost at all: sum_j c_j[y_j] for cost tables c_j of the applicant's own, two servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ... import engine
+from ...algebra import checks
+from ...algebra.arrays import Vector
+from ...algebra.field import Residues
+from ...errors import TableOverflow, WrongShape, WrongType
+from .form import Form, Question
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Form):
+    """Share the tables; a server adds up the shares of the entries that a row's codes point at.
+
+    `cap` is the public bound on what a feature costs on average: all together cost at most d * cap. Without it the
+    bound is that of the weighted squared distance, which is also the cost where the question brings no tables.
+    """
+
+    cap: int | None = None
+
+    name = "table"
+    additive = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cap is not None:
+            object.__setattr__(self, "cap", checks.integer("cap", self.cap, 1))
+
+    @property
+    def symbols(self) -> int:
+        """Symbols sent up to each server: one for each level of each feature."""
+        return sum(R + 1 for R in self.levels)
+
+    @property
+    def bound(self) -> int:
+        """B = d * cap, or L * sum R_j²."""
+        return self.max_weight * sum(R**2 for R in self.levels) if self.cap is None else self.d * self.cap
+
+    def encode(self, question: Question) -> list[int]:
+        """Return the tables, one after the other; x is not needed beside them."""
+        if question.x is not None:
+            self.point(question)
+        if question.costs is None:
+            tables = self._squared_distances(question)
+        elif question.weights is not None:
+            raise WrongType("weights", got="weights beside costs", expected="one or the other")
+        else:
+            costs = checks.listed("costs", question.costs, f"{self.d} tables")
+            if len(costs) != self.d:
+                raise WrongShape("costs", got=f"{len(costs)} tables", expected=f"{self.d}")
+            tables = [self._entries(j, entries) for j, entries in enumerate(costs)]
+        total = sum(max(entries) for entries in tables)
+        if total > self.bound:
+            raise TableOverflow("costs", got=f"a largest total of {total}", expected=f"at most {self.bound}")
+        return [entry for entries in tables for entry in entries]
+
+    def _squared_distances(self, question: Question) -> list[list[int]]:
+        features = zip(self.weights(question), self.point(question), self.levels, strict=True)
+        return [[w * (v - x) ** 2 for v in range(R + 1)] for w, x, R in features]
+
+    def _entries(self, j: int, entries: ArrayLike) -> list[int]:
+        array = checks.integers(f"costs[{j}]", entries, (self.levels[j] + 1,))
+        checks.in_range(f"costs[{j}]", array, 0)
+        return [int(v) for v in array]
+
+    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
+        """Return a server's value for every row, from its share of the tables."""
+        return engine.table(field, rows, query, np.array([R + 1 for R in self.levels]))

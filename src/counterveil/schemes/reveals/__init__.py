@@ -1,0 +1,36 @@
+"""Reveals: what of the rows' costs the applicant gets to see, and how the nearest row is found from it.
+
+One table holds them all; `make_reveal` builds one from its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import UnknownName
+from .opened import Opened
+from .reveal import Outcome, Reader, Reveal, Setting, Symbols
+from .sealed import Sealed, SealedRecord
+
+REVEALS: dict[str, Reveal] = {
+    reveal.name: reveal
+    for reveal in [
+        Opened(name="distances"),
+        Opened(name="differences", differences=True),
+        Opened(name="masked", masked=True),
+        Opened(name="masked_differences", masked=True, differences=True),
+        Sealed(name="sealed"),
+        SealedRecord(name="sealed_record"),
+    ]
+}
+
+
+def make_reveal(name: str, *, shuffle: bool = False, d_min: int = 1, expansion: int = 1) -> Reveal:
+    """Build the reveal of that name; one that always shuffles does so whatever is said."""
+    if name not in REVEALS:
+        raise UnknownName("reveal", got=name, expected=f"one of {', '.join(REVEALS)}")
+    known = REVEALS[name]
+    return replace(known, shuffle=shuffle or known.shuffle, d_min=d_min, expansion=expansion)
+
+
+__all__ = ["REVEALS", "Opened", "Outcome", "Reader", "Reveal", "Sealed", "Setting", "Symbols", "make_reveal"]

@@ -1,0 +1,1 @@
+"""One server: tickets, ledger, answers, HTTP."""

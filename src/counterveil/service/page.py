@@ -1,0 +1,99 @@
+"""The applicant's page as it is served: files of `web/`, and all of them in one file that works from a disk.
+
+Security: the page runs where the applicant's data is. Its policy lets it load nothing from elsewhere. A page that a
+server serves may connect to the servers of its terms and to nobody else, whatever a link says; the single file asks
+servers whose terms carry the signature of the issuer that is baked into it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from urllib.parse import urlsplit
+
+from ..terms.wire import SignedTerms
+
+# in import order
+_MODULES = ("field", "wire", "schema", "preferences", "spir", "garble", "network", "client", "strings", "page")
+_TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+_REST = "img-src data:; base-uri 'none'; form-action 'none'"
+_ANYWHERE = "https: http://localhost:* http://127.0.0.1:*"  # encrypted, or this machine
+
+
+def policy(issued: SignedTerms) -> str:
+    """Return the content security policy of the page: it may connect to the servers of the terms, and to no others."""
+    origins = sorted({"{0.scheme}://{0.netloc}".format(urlsplit(address)) for address in issued.addresses})
+    return _policy("'self'", "'self'", " ".join(origins)) + "; frame-ancestors 'none'"
+
+
+def operator_policy() -> str:
+    """Return the content security policy of the operator's page: it may connect to its own server."""
+    return _policy("'self'", "'self'", "'self'") + "; frame-ancestors 'none'"
+
+
+def _policy(script: str, style: str, connect: str) -> str:
+    return f"default-src 'none'; script-src {script}; style-src {style}; connect-src {connect}; {_REST}"
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("counterveil") / "applicant" / "web" / name).read_text("utf-8")
+
+
+def assets() -> dict[str, tuple[bytes, str]]:
+    """Return the page's files by name, each with its media type."""
+    names = [f"{module}.js" for module in _MODULES] + ["operator.js", "style.css"]
+    return {name: (_text(name).encode(), _TYPES[name.rpartition(".")[2]]) for name in names}
+
+
+def page(issued: SignedTerms, number: int) -> str:
+    """Return the page as server n serves it: it asks the servers of these terms."""
+    return _filled(issued, number, fixed=True)
+
+
+def single_file(issued: SignedTerms, number: int) -> str:
+    """Return the page with everything inlined, under a policy that lets only that run.
+
+    It has the issuer's key, and that of the server it was downloaded from, baked into it.
+    """
+    script = "\n".join(_inlined(_text(f"{module}.js")) for module in _MODULES)
+    if re.search(r"</script|<!--|^import ", script, flags=re.M):
+        raise AssertionError("a module of the page cannot be inlined as it is written")
+    style = _text("style.css")
+    rules = _policy(f"'{_hash(script)}'", f"'{_hash(style)}'", _ANYWHERE)
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(rules)}">'
+    whole = _filled(issued, number, fixed=False).replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}')
+    whole = whole.replace('<link rel="stylesheet" href="web/style.css">', f"<style>{style}</style>")
+    return whole.replace(
+        '<script type="module" src="web/page.js"></script>', f'<script type="module">{script}</script>'
+    )
+
+
+def _filled(issued: SignedTerms, number: int, *, fixed: bool) -> str:
+    terms = issued.terms
+    config = {
+        "servers": list(issued.addresses),
+        "issuer": terms.issuer,
+        "operators": [terms.keys[number - 1]],  # the word of whoever serves this page
+        "fixed": fixed,  # no other address may be asked
+    }
+    return _text("index.html").replace("{}</script>", json.dumps(config).replace("<", "\\u003c") + "</script>", 1)
+
+
+def operator_page() -> str:
+    """Return the institution's page."""
+    return _text("operator.html")
+
+
+def _inlined(source: str) -> str:
+    """Return a module's text without its imports and exports: in one file all names are at hand."""
+    return re.sub(r"^export ", "", re.sub(r"^import .*\n", "", source, flags=re.M), flags=re.M)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,1 @@
+"""PUBLIC: what a deployment offers, tickets for it, and the bytes of every message."""

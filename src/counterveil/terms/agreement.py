@@ -1,0 +1,101 @@
+"""What servers say of themselves, and whether it goes together: all of it is checked before anything is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..crypto.keys import fingerprint, is_pinned, is_signed
+from ..errors import Disagreement, InvalidInput
+from .published import check_terms
+from .wire import Manifest, Terms
+
+
+@dataclass
+class Traffic:
+    """Bytes between the applicant and one server: bodies, and all that went through the connection, headers too."""
+
+    requests: int = 0
+    body_up: int = 0
+    body_down: int = 0
+    up: int = 0
+    down: int = 0
+
+
+@dataclass
+class Peer:
+    """One server, as the applicant knows it."""
+
+    url: str
+    manifest: Manifest
+    seconds: float  # how long the manifest took
+    date: str | None  # what the server says the time is
+    tls: dict[str, Any] | None  # its certificate, where the connection has one
+    traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def name(self) -> str:
+        """How errors name it."""
+        return f"server {self.manifest.server} ({self.url})"
+
+
+def check_agreement(peers: Sequence[Peer], *, issuer: bytes | None = None, operators: Collection[bytes] = ()) -> None:
+    """Refuse servers that are not who they say, or do not go together; say which, and in what they differ.
+
+    Every manifest must carry the signature of the key that the terms name for that server, the terms that of their
+    issuer, and the address that was asked must be the one in the terms. `issuer`, if given, is the one it must be;
+    `operators` are public keys, or fingerprints of them, that servers asked must have.
+    """
+    if len({peer.url for peer in peers}) < max(2, len(peers)):
+        raise Disagreement(f"servers: got {[peer.url for peer in peers]}, expected two or more different addresses")
+    first = peers[0]
+    for peer in peers[1:]:
+        for what, ours, theirs in (
+            ("terms", first.manifest.terms, peer.manifest.terms),
+            ("addresses", first.manifest.issued, peer.manifest.issued),
+            ("common key", first.manifest.key, peer.manifest.key),
+        ):
+            if ours != theirs:
+                raise Disagreement(
+                    f"{what}: {first.name} and {peer.name} do not agree{_difference(ours, theirs)}; nothing was asked"
+                )
+    numbers = [peer.manifest.server for peer in peers]
+    terms = first.manifest.terms
+    if len(set(numbers)) != len(numbers):
+        raise Disagreement(f"servers: got numbers {numbers}, expected each once: one answers for another")
+    if max(numbers) > terms.parameters.servers:
+        raise Disagreement(f"servers: got numbers {numbers}, expected up to {terms.parameters.servers}")
+    try:
+        check_terms(first.manifest.issued)
+    except InvalidInput as error:
+        raise Disagreement(f"{error}; nothing was asked") from None
+    if issuer is not None and terms.issuer != issuer.hex():
+        shown = fingerprint(bytes.fromhex(terms.issuer))
+        raise Disagreement(f"issuer: got {shown}, expected {fingerprint(issuer)}; nothing was asked")
+    for peer in peers:
+        _check_identity(peer)
+    keys = [bytes.fromhex(terms.keys[n - 1]) for n in numbers]
+    for operator in operators:
+        if not any(is_pinned(operator, key) for key in keys):
+            raise Disagreement(
+                "operator: none of these servers has the operator's key that was given; nothing was asked"
+            )
+
+
+def _check_identity(peer: Peer) -> None:
+    """Refuse a manifest that its server did not sign, or that was fetched from elsewhere than the terms say."""
+    manifest = peer.manifest
+    key, signature = bytes.fromhex(manifest.terms.keys[manifest.server - 1]), bytes.fromhex(manifest.signature)
+    if not is_signed(key, signature, "manifest", *manifest.signed()):
+        raise Disagreement(f"{peer.name}: its manifest does not carry its own signature; nothing was asked")
+    said = manifest.issued.addresses[manifest.server - 1]
+    if said != peer.url:
+        raise Disagreement(f"{peer.name}: the terms say that this server is at {said}; nothing was asked")
+
+
+def _difference(ours: object, theirs: object) -> str:
+    if not isinstance(ours, Terms) or not isinstance(theirs, Terms):
+        return ""
+    different = [name for name in Terms.__struct_fields__ if getattr(ours, name) != getattr(theirs, name)]
+    return f" on {', '.join(different)}"

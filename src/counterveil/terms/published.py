@@ -1,0 +1,140 @@
+"""Terms: what an institution offers in public, which everybody must agree on before anything is asked.
+
+`make_terms` writes them for a database, the issuer signs them together with the servers' addresses, and `deployment_of`
+turns them back into what a question is computed from.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from ..algebra import checks
+from ..crypto.keys import Issuer, is_signed
+from ..errors import CounterveilWarning, Disagreement, InvalidBundle, InvalidInput, InvalidTerms, NoMask, NotOffered
+from ..schema.schema import Schema
+from . import wire
+from .deployment import Deployment, Holdings
+from .wire import Parameters, SignedTerms, Terms
+
+_PURPOSE = "terms"
+_LONGEST = 1 << 30  # bytes of an answer
+
+
+def make_terms(
+    database: Holdings,
+    deployment: Deployment,
+    *,
+    keys: Sequence[bytes],
+    service: str,
+    is_open: bool = False,
+    window: int = 600,
+    robust: int = 0,
+) -> Terms:
+    """Return what all servers of a deployment say in public. `keys` are the servers' own public keys, by number."""
+    if not database.signer:
+        raise InvalidBundle("bundle", got="records without signatures", expected="a bundle built with --key")
+    deployment.check_serves(database)
+    if robust:
+        everyone = range(1, deployment.scheme.servers + 1)
+        deployment.scheme.among(everyone, checks.integer("robust", robust, 0))  # refuses a mask, or too few servers
+    scheme = deployment.scheme
+    _check_length(deployment, database.rows)
+    if len(keys) != scheme.servers:
+        raise InvalidTerms("servers", got=f"keys of {len(keys)}", expected=f"a key for each of {scheme.servers}")
+    terms = Terms(
+        version="counterveil/2",
+        service=service,
+        schema=deployment.schema.to_builtins(),
+        parameters=Parameters(**deployment.parameters()),
+        q=str(scheme.field.q),
+        alphas=scheme.alphas,
+        rows=database.rows,
+        record=deployment.record,
+        database=database.digest,
+        packages=database.packed,
+        issuer=database.signer.hex(),
+        keys=tuple(key.hex() for key in keys),
+        tickets="open" if is_open else "signed",
+        window=window if is_open else 0,
+        robust=robust,
+    )
+    return wire.check_terms(terms)
+
+
+def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> SignedTerms:
+    """Return the terms and the servers' addresses, by number, with the issuer's signature of both."""
+    if issuer.public.hex() != terms.issuer:
+        raise InvalidTerms("key", got="another issuer's", expected="the key that signed the bundle")
+    bare = SignedTerms(terms.text(), tuple(map(wire.canonical, addresses)), "0" * 128)
+    signature = issuer.sign(_PURPOSE, *bare.signed()).hex()
+    return check_terms(wire.decode_terms(wire.encode_terms(msgspec.structs.replace(bare, signature=signature))))
+
+
+def check_terms(signed: SignedTerms) -> SignedTerms:
+    """Refuse terms without the signature of the issuer whom they name."""
+    if not is_signed(bytes.fromhex(signed.terms.issuer), bytes.fromhex(signed.signature), _PURPOSE, *signed.signed()):
+        raise InvalidTerms("terms", got="no signature, or a wrong one", expected="that of the issuer whom they name")
+    return signed
+
+
+def read_terms(path: str | Path) -> SignedTerms:
+    """Read a terms file and check its signature."""
+    try:
+        return check_terms(wire.decode_terms(Path(path).read_bytes()))
+    except OSError as error:
+        raise InvalidTerms(str(path), got=error.strerror, expected="a terms file") from None
+    except InvalidInput as error:
+        raise InvalidTerms(str(path), got=f"{error.what}: {error.got}", expected=error.expected) from None
+
+
+def write_terms(path: str | Path, signed: SignedTerms) -> None:
+    """Write a terms file, atomically: a new one may take the place of an old one."""
+    path = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(wire.encode_terms(signed))
+        os.chmod(temporary, 0o644)  # it is public
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InvalidTerms(str(path), got=error.strerror, expected="a place that can be written") from None
+
+
+def deployment_of(terms: Terms) -> Deployment:
+    """Return the deployment that terms describe, after checking that q and the alphas are what they must be."""
+    try:
+        schema = Schema.from_builtins(terms.schema, "schema of the manifest")
+        parameters = {name: getattr(terms.parameters, name) for name in terms.parameters.__struct_fields__}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoMask)
+            made = Deployment.of(schema, record=terms.record, **parameters)
+        scheme = replace(made.scheme, alphas=tuple(terms.alphas), field=replace(made.scheme.field, q=int(terms.q)))
+    except (InvalidInput, CounterveilWarning) as error:
+        raise Disagreement(f"the servers' terms are refused: {error}") from None
+    if scheme.field != made.scheme.field:
+        right = f"{made.scheme.field.q}, the smallest {made.scheme.field.kind} that does"
+        raise Disagreement(f"q: got {scheme.field.q}, expected {right}; nothing was asked")
+    if len(scheme.alphas) != made.scheme.servers:
+        raise Disagreement(f"alphas: got {len(scheme.alphas)}, expected one for each of {made.scheme.servers} servers")
+    made = replace(made, scheme=scheme)
+    try:
+        _check_length(made, terms.rows)
+    except NotOffered as error:
+        raise Disagreement(f"the servers' terms are refused: {error}") from None
+    return made
+
+
+def _check_length(deployment: Deployment, rows: int) -> None:
+    """Refuse answers that nobody could hold, or wait for."""
+    scheme = deployment.scheme
+    servers = range(1, scheme.servers + 1)
+    longest = max(scheme.alphabet.packed(scheme.sent(n, rows, deployment.record_bytes)) for n in servers)
+    if longest >= _LONGEST:
+        raise NotOffered("scheme", got=f"answers of {longest / 2**30:.1f} GiB", expected="less than 1 GiB")

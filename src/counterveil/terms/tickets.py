@@ -1,0 +1,71 @@
+"""The right to ask, once: tickets are minted with the issuer's private key and verified with the public key alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..algebra import checks
+from ..crypto.keys import Issuer, is_signed
+from ..crypto.randomness import new_id
+from ..errors import Refused
+from . import wire
+from .wire import Claims, Terms, Ticket
+
+_PURPOSE = "ticket"
+
+
+def mint(
+    terms: Terms,
+    servers: Sequence[int],
+    *,
+    expires: int,
+    k: int = 1,
+    liars: int = 0,
+    issuer: Issuer | None = None,
+) -> Ticket:
+    """Return a new ticket for these servers of a service; without an issuer, one that only open mode takes.
+
+    It is good for every terms of the service that reveal the same, and is used up by the first.
+    """
+    checks.integer("k", k, 1, wire.MOST_RECORDS)
+    checks.integer("liars", liars, 0, wire.MOST_LIARS)
+    for server in servers:
+        checks.integer("servers", server, 1, wire.MOST_SERVERS)
+    claims = Claims(
+        wire.VERSION,
+        new_id(),
+        checks.integer("expires", expires, 0),
+        terms.service,
+        tuple(sorted(set(servers))),
+        terms.parameters.reveal,
+        liars,
+        k,
+    )
+    signed = wire.encode_claims(claims)
+    return Ticket(claims, signed, issuer.sign(_PURPOSE, signed) if issuer else b"")
+
+
+def verify(ticket: Ticket, terms: Terms, now: float) -> None:
+    """Refuse a ticket that is forged, expired, for another service or other servers, or for less than is revealed.
+
+    Whether it was used before is for the ledger to say.
+    """
+    claims, parameters = ticket.claims, terms.parameters
+    is_open = terms.tickets == "open"
+    if not is_open and not is_signed(bytes.fromhex(terms.issuer), ticket.signature, _PURPOSE, ticket.signed):
+        raise Refused("ticket_forged", "the ticket does not carry the issuer's signature")
+    if is_open and ticket.signature:
+        raise Refused("ticket_forged", "the ticket is signed, but this deployment is open: make your own")
+    if claims.service != terms.service:
+        raise Refused(
+            "ticket_for_another_service", f"the ticket is for the service {claims.service}, not for {terms.service}"
+        )
+    if claims.expires <= now:
+        raise Refused("ticket_expired", "the ticket has expired")
+    if is_open and claims.expires > now + terms.window:
+        raise Refused("ticket_forged", f"a ticket of one's own must expire within {terms.window} seconds")
+    if claims.reveal != parameters.reveal:
+        said = f"the ticket lets servers reveal {claims.reveal!r}; these reveal {parameters.reveal!r}"
+        raise Refused("ticket_not_offered", said)
+    if claims.k > parameters.k or claims.liars > terms.robust or claims.servers[-1] > parameters.servers:
+        raise Refused("ticket_not_offered", "the ticket asks for records, servers or corrections that are not offered")

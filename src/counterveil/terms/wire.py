@@ -1,0 +1,411 @@
+"""Messages to bytes and back: the only parser of what comes from the network. `docs/wire.md` is its specification.
+
+Every byte is hostile until a function here has returned. A message has exactly one encoding, so what was read can be
+compared by its bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import ipaddress
+import re
+import unicodedata
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from ..algebra.arrays import Vector
+from ..algebra.field import Residues
+from ..algebra.words import packed
+from ..crypto.randomness import ID_BYTES, frame
+from ..errors import Malformed
+from ..schema.layouts import RecordKind
+from ..schemes.reveals import Symbols
+
+VERSION: Final = 2  # of messages, tickets, terms, and of what the servers derive from their common key
+MEDIA_TYPE = "application/octet-stream"
+MOST_SERVERS = 64
+MOST_RECORDS = 255
+MOST_LIARS = 5  # finding them tries every set of so many servers
+ENVELOPE = 1024  # bytes that a message has at most around its body
+MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
+_LONGEST_TEXT = 1000  # characters of one text in a manifest, the terms aside
+_BLOCK = 1 << 16  # symbols packed at a time
+_TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # bidirectional overrides
+
+Server = Annotated[int, Meta(ge=1, le=MOST_SERVERS)]
+Servers = Annotated[tuple[Server, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
+Time = Annotated[int, Meta(ge=0, lt=1 << 53)]  # seconds since 1970, as exact in JavaScript as here
+Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Hex16 = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
+Service = Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]{1,64}$")]
+# Nothing that could end a list of addresses in a page's content security policy.
+_ADDRESS = r"https?://[a-z0-9.:\[\]-]{1,200}(/[A-Za-z0-9._~-]{1,50}){0,4}"
+Address = Annotated[str, Meta(pattern=f"^{_ADDRESS}$")]
+RequestKind = Literal["query", "record-query"]
+ReplyKind = Literal["answer", "record-answer"]
+
+
+class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a ticket says: it answers one question and k records, once, at each of these servers of a service."""
+
+    version: Literal[2]
+    id: Id
+    expires: Time
+    service: Service
+    servers: Servers  # ascending
+    reveal: Annotated[str, Meta(max_length=100)]  # the most that may be revealed: see `Parameters.reveal`
+    liars: Annotated[int, Meta(ge=0, le=MOST_LIARS)]  # wrong answers to be corrected
+    k: Annotated[int, Meta(ge=1, le=MOST_RECORDS)]
+
+
+class _Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    claims: bytes
+    signature: Annotated[bytes, Meta(max_length=64)]
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """A ticket as it was read: its claims, the bytes they were read from, and the issuer's signature of those.
+
+    Security: a bearer's. Whoever holds it may use it, so it is never logged.
+    """
+
+    claims: Claims
+    signed: bytes
+    signature: bytes  # empty in open mode
+
+    def encode(self) -> bytes:
+        """Return the ticket's bytes, as they go into a message."""
+        return msgspec.msgpack.encode(_Ticket(self.signed, self.signature))
+
+    def text(self) -> str:
+        """Return the ticket as text that can be mailed, typed into a form or put in a file."""
+        return base64.urlsafe_b64encode(self.encode()).decode().rstrip("=")
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What an applicant sends: a share of a question, or of where a record stands.
+
+    Security: `secret` is drawn for this request and this server. Nobody else can send the same bytes, so nobody else
+    can find out whether these were sent (rule 13).
+    """
+
+    version: Literal[2]
+    kind: RequestKind
+    server: Server  # to whom it goes
+    terms: Bytes32  # digest of the terms it was made for
+    key: Id  # id of the common key that the servers had
+    ticket: Annotated[bytes, Meta(max_length=512)]
+    request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]  # 0: the question; 1..k: a record
+    among: Servers  # all servers that get this request
+    secret: Bytes32
+    body: bytes
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a server sends back. It repeats which request it answers, and nothing secret of it."""
+
+    version: Literal[2]
+    kind: ReplyKind
+    server: Server  # from whom it comes
+    ticket: Id
+    request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]
+    among: Servers
+    body: bytes
+
+
+class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the institution chose; `Deployment.of` takes the same names."""
+
+    scheme: Annotated[str, Meta(max_length=100)]
+    servers: Server
+    collusion: Server
+    k: Annotated[int, Meta(ge=1, le=MOST_RECORDS)]
+    max_weight: Annotated[int, Meta(ge=1, lt=1 << 53)]
+    shuffle: bool
+    d_min: Annotated[int, Meta(ge=1, lt=1 << 53)]
+    norm: Annotated[int, Meta(ge=2, le=64)]
+
+    @property
+    def reveal(self) -> str:
+        """What a question reveals, in one line, as tickets name it."""
+        order = ", shuffled" if self.shuffle else ""
+        return self.scheme.partition("/")[2] + order + (f", mask below {self.d_min}" if self.d_min > 1 else "")
+
+
+class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that is public and the same at every server. It counts rows, which sizes tell anyway, and no people."""
+
+    version: Literal["counterveil/2"]
+    service: Service  # what tickets are for: it stays when the data, the parameters or the addresses change
+    schema: dict[str, Any]
+    parameters: Parameters
+    q: Annotated[str, Meta(pattern="^[1-9][0-9]{0,18}$")]  # decimal digits: JavaScript would round a number
+    alphas: tuple[Annotated[int, Meta(ge=0, lt=1 << 53)], ...]
+    rows: Annotated[int, Meta(ge=1, lt=1 << 28)]
+    record: RecordKind
+    database: Hex32  # the bundle's digest
+    packages: Hex32  # the SHA-256 of all its packages, so that an operator with another file notices
+    issuer: Hex32  # whose signature tickets, records and these terms carry
+    keys: Annotated[tuple[Hex32, ...], Meta(min_length=1, max_length=MOST_SERVERS)]  # each server's own
+    tickets: Literal["signed", "open"]
+    window: Annotated[int, Meta(ge=0, lt=1 << 32)]  # open mode: a self-made ticket must expire within so many seconds
+    robust: Annotated[int, Meta(ge=0, le=MOST_LIARS)]  # the most wrong answers that a ticket may ask to be corrected
+
+    def text(self) -> str:
+        """Return the terms as JSON, the same text for the same terms."""
+        return msgspec.json.encode(self, order="deterministic").decode()
+
+
+class SignedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """Terms, and where each server is to be found, with the issuer's signature of both: a terms file.
+
+    The terms travel as text, so that everybody hashes the same bytes. A change of address leaves their digest as it is.
+    """
+
+    text: Annotated[str, Meta(max_length=MANIFEST_LIMIT)] = msgspec.field(name="terms")
+    addresses: Annotated[tuple[Address, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
+    signature: Hex64
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The terms, read."""
+        return _from_json("terms", self.text.encode(), Terms)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The SHA-256 that requests name and that common randomness is bound to (rule 4)."""
+        return hashlib.sha256(self.text.encode()).digest()
+
+    def signed(self) -> tuple[bytes, bytes]:
+        """Return what the issuer signs."""
+        return self.digest, frame(self.addresses)
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a server says of itself, with its own signature."""
+
+    server: Server
+    key: Hex16  # the key id: equal where the servers hold the same common key
+    instance: Hex16  # the ledger's id: equal at all processes of this server
+    software: Annotated[str, Meta(max_length=100)]
+    issued: SignedTerms
+    signature: Hex64 = "0" * 128
+
+    @property
+    def terms(self) -> Terms:
+        """The terms."""
+        return self.issued.terms
+
+    def signed(self) -> tuple[bytes, ...]:
+        """Return what the server signs: all of it."""
+        said = (str(self.server), self.key, self.instance, self.software, self.issued.signature)
+        return (*(text.encode() for text in said), *self.issued.signed())
+
+
+class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a server did not answer."""
+
+    code: Annotated[str, Meta(max_length=100)]
+    message: Annotated[str, Meta(max_length=1000)]
+
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+Envelope = TypeVar("Envelope", Request, Reply)
+
+
+def encode(message: Request | Reply) -> bytes:
+    """Return a message's bytes."""
+    return msgspec.msgpack.encode(message)
+
+
+def head(message: Reply, length: int) -> bytes:
+    """Return what stands before a body of so many bytes: the message can be sent, and read, part by part."""
+    bare = msgspec.msgpack.encode(msgspec.structs.replace(message, body=b""))
+    size = 1 if length < 1 << 8 else 2 if length < 1 << 16 else 4
+    return bare[:-2] + bytes([{1: 0xC4, 2: 0xC5, 4: 0xC6}[size]]) + length.to_bytes(size, "big")
+
+
+def decode_request(data: bytes, kind: RequestKind) -> Request:
+    """Read a request of that kind."""
+    return _checked(_unpacked("message", data, Request), kind)
+
+
+def decode_reply(data: bytes, kind: ReplyKind) -> Reply:
+    """Read a reply of that kind."""
+    return _checked(_unpacked("message", data, Reply), kind)
+
+
+def _checked(message: Envelope, kind: str) -> Envelope:
+    if message.kind != kind:
+        raise Malformed("message", got=f"the kind {message.kind}", expected=kind)
+    _check_ascending("message", message.among)
+    return message
+
+
+def encode_claims(claims: Claims) -> bytes:
+    """Return the bytes of claims, which the issuer signs."""
+    return msgspec.msgpack.encode(claims)
+
+
+def decode_ticket(data: bytes) -> Ticket:
+    """Read a ticket; whether it is any good is for `tickets` to say."""
+    outer = _unpacked("ticket", data, _Ticket)
+    claims = _unpacked("ticket", outer.claims, Claims)
+    _check_ascending("ticket", claims.servers)
+    return Ticket(claims, outer.claims, outer.signature)
+
+
+def decode_ticket_text(text: str) -> Ticket:
+    """Read a ticket as `Ticket.text` writes it."""
+    try:
+        data = base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        raise Malformed("ticket", got="text that is not a ticket", expected="letters, digits, - and _") from None
+    return decode_ticket(data)
+
+
+def check_terms(terms: Terms) -> Terms:
+    """Refuse terms that no client could read."""
+    return _from_json("terms", terms.text().encode(), Terms)
+
+
+def canonical(text: str) -> str:
+    """Return an address in its one form: lower case, no default port, no slash at the end; refuse what is none.
+
+    Whatever else an address could carry, a name, a query or a fragment, would mark who uses it.
+    """
+    try:
+        parts = urlsplit(text)
+        scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
+        if ":" in host:
+            host = f"[{ipaddress.IPv6Address(host)}]"
+        more = parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment
+    except ValueError:
+        scheme, host, port, more, parts = "", "", None, "", urlsplit("")
+    shown = "" if port in (None, 443 if scheme == "https" else 80) else f":{port}"
+    made = f"{scheme}://{host}{shown}{parts.path.rstrip('/')}"
+    if more or not host or not re.fullmatch(_ADDRESS, made) or re.search(r"[?#\\\s]", text):
+        raise Malformed("address", got=repr(text[:100]), expected="an address such as https://one.example")
+    return made
+
+
+def encode_terms(signed: SignedTerms) -> bytes:
+    """Return a terms file."""
+    return msgspec.json.format(msgspec.json.encode(signed), indent=1) + b"\n"
+
+
+def decode_terms(data: bytes) -> SignedTerms:
+    """Read a terms file; whether its signature is right is for `terms` to say."""
+    return _with_terms(_from_json("terms file", data, SignedTerms))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return a manifest as JSON."""
+    return msgspec.json.encode(manifest)
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Read a manifest; whether its signatures are right is for `agreement` to say."""
+    manifest = _from_json("manifest", data, Manifest)
+    _with_terms(manifest.issued)
+    return manifest
+
+
+def _with_terms(signed: SignedTerms) -> SignedTerms:
+    terms = signed.terms
+    if not len(terms.keys) == len(signed.addresses) == terms.parameters.servers:
+        got = f"{len(terms.keys)} keys and {len(signed.addresses)} addresses"
+        raise Malformed("terms", got=got, expected=f"one of each for {terms.parameters.servers} servers")
+    if any(canonical(address) != address for address in signed.addresses):
+        raise Malformed("terms", got="an address in another form", expected="lower case, without default ports")
+    if len(set(terms.keys)) < len(terms.keys) or len(set(signed.addresses)) < len(signed.addresses):
+        raise Malformed("terms", got="one key or address twice", expected="each server's own")
+    return signed
+
+
+def encode_refusal(code: str, message: str) -> bytes:
+    """Return a refusal as JSON."""
+    return msgspec.json.encode(Refusal(code, message[:1000]))
+
+
+def decode_refusal(data: bytes) -> Refusal:
+    """Read a refusal."""
+    return _from_json("refusal", data, Refusal)
+
+
+def pack(field: Residues, values: Symbols) -> bytes:
+    """Return a vector at ⌈log2 q⌉ bits a symbol: each symbol's bits, and each byte's, from the least significant up."""
+    return values.tobytes() if values.dtype == np.uint8 and field.bits == 8 else packed(values, field.bits)
+
+
+def unpack(what: str, field: Residues, data: bytes, count: int) -> Vector:
+    """Read a vector of `count` symbols; refuse another length, a symbol of q or more, a bit set after the last."""
+    expected = field.packed(count)
+    if len(data) != expected:
+        raise Malformed(what, got=f"{len(data)} bytes", expected=f"{expected}: {count} symbols of {field.bits} bits")
+    values = np.zeros(count, dtype=np.int64)
+    step = _BLOCK * field.bits // 8
+    for start in range(0, count, _BLOCK):
+        size = min(_BLOCK, count - start)
+        chunk = np.frombuffer(data, dtype=np.uint8)[start // _BLOCK * step :][:step]
+        bits = np.unpackbits(chunk, bitorder="little")
+        if bits[size * field.bits :].any():
+            raise Malformed(what, got="bits set after the last symbol", expected="zeros")
+        padded = np.zeros((size, 64), dtype=np.uint8)
+        padded[:, : field.bits] = bits[: size * field.bits].reshape(size, field.bits)
+        values[start : start + size] = np.packbits(padded, axis=1, bitorder="little").view("<u8").reshape(-1)
+    if values.size and int(values.max()) >= field.q:
+        raise Malformed(what, got="a symbol of q or more", expected=f"symbols below {field.q}")
+    return values
+
+
+def _unpacked(what: str, data: bytes, kind: type[Struct]) -> Struct:
+    try:
+        read = msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(what, got=_said(error), expected=f"a {what} of version {VERSION}") from None
+    if msgspec.msgpack.encode(read) != data:
+        raise Malformed(what, got="another encoding of the same", expected="the shortest MessagePack there is")
+    return read
+
+
+def _from_json(what: str, data: bytes, kind: type[Struct]) -> Struct:
+    try:
+        read = msgspec.json.decode(data, type=kind)
+        if not _is_plain(msgspec.to_builtins(read)):
+            raise Malformed(what, got="control characters, or a text without end", expected="plain text")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(what, got=_said(error), expected=f"JSON of version {VERSION}") from None
+    return read
+
+
+def _is_plain(value: Any) -> bool:
+    """Say whether all text in it can be shown: it ends, and nothing moves a cursor, clears a screen or turns it around.
+
+    Terms that travel as text are read, and looked at, on their own.
+    """
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_TEXT and not any(unicodedata.category(c) == "Cc" or c in _TURNS for c in value)
+    if isinstance(value, dict):
+        inner = (pair for pair in value.items() if pair[0] != "terms" or not isinstance(pair[1], str))
+        return all(_is_plain(part) for pair in inner for part in pair)
+    return not isinstance(value, list | tuple) or all(map(_is_plain, value))
+
+
+def _said(error: Exception) -> str:
+    return str(error)[:200] or type(error).__name__
+
+
+def _check_ascending(what: str, servers: tuple[int, ...]) -> None:
+    if list(servers) != sorted(set(servers)):
+        raise Malformed(what, got=f"servers {list(servers)}", expected="each once, in ascending order")
