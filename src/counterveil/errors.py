@@ -5,6 +5,7 @@
     ├── ServerFault            a server that cannot be reached, or breaks the protocol: it is named
     ├── Disagreement           servers that do not say the same of themselves
     ├── Tampered               what came back contradicts itself or its signature: not shown
+    ├── Stalled                parties that wait for each other: their script is wrong
     └── InvalidInput (also a ValueError)   what was given cannot be used
         ├── WrongType          not integers, not bytes
         ├── MissingValue       a NaN, or None, where a number must be
@@ -68,6 +69,10 @@ class Disagreement(CounterveilError):
 
 class Tampered(CounterveilError):
     """An answer that was altered, on its way or at a server. It is not shown, and no server learns of it."""
+
+
+class Stalled(CounterveilError):
+    """Parties that all wait for each other, or leave messages behind: a mistake in a protocol. It names who waits."""
 
 
 class InvalidInput(CounterveilError, ValueError):

@@ -11,3 +11,4 @@ Codes = NDArray[np.unsignedinteger]  # (M, d) quantised rows, in [0:R]
 Bytes = NDArray[np.uint8]  # (M, length) records, or one of them
 Order = NDArray[np.intp]  # position p stands for row order[p]
 Labels = NDArray[np.uint64]  # (bits, rows, 2): two words for each label of a garbled wire
+Symbols = Vector | Bytes  # what goes into a message

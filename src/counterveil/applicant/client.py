@@ -16,21 +16,22 @@ from urllib.parse import urlsplit
 import httpx2
 
 from ..algebra import checks
-from ..algebra.arrays import Vector
 from ..crypto.keys import is_pinned
 from ..errors import Disagreement, Malformed, OutOfRange, Refused, ServerFault, WrongType
 from ..schema.frames import as_person
 from ..schema.layouts import Record
 from ..schema.preferences import Preferences
 from ..schemes.forms import Question
+from ..schemes.protocols import Seen
 from ..terms import tickets, wire
 from ..terms.agreement import Peer, Traffic, check_agreement
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
-from ..terms.wire import Reply, Request, SignedTerms, Terms, Ticket
-from .conversation import Asked, Offer, Progress, everyone, make_offer, settle
-from .exchange import Connections
+from ..terms.wire import SignedTerms, Terms, Ticket
+from .conversation import Conversation, Progress, Watch
+from .exchange import Connections, everyone, settle
 from .explain import Explanation, explain
+from .offer import Offer, make_offer
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class AsyncClient:
         patience: float = 10.0,
         verify: Any = True,
         connect_to: Mapping[str, str] | None = None,
-        watch: Callable[[Peer, Request, Reply], None] | None = None,
+        watch: Watch | None = None,
         progress: Progress | None = None,
     ) -> None:
         issued = read_terms(terms) if isinstance(terms, str | Path) else terms
@@ -80,7 +81,7 @@ class AsyncClient:
         for what, seconds in (("timeout", timeout), ("patience", patience)):
             if not isinstance(seconds, int | float) or not 0 <= seconds < 1e6:
                 raise OutOfRange(what, got=seconds, expected="seconds, 0 or more")
-        self.timeout, self.patience, self.watch, self._progress = timeout, patience, watch, progress
+        self.timeout, self.patience, self._watch, self._progress = timeout, patience, watch, progress
         self._issuer, self._operators = issuer, tuple(operators)
         others = {_address(url, True): _address(to, insecure) for url, to in (connect_to or {}).items()}
         self.targets = {url: others.get(url, url) for url in self.urls}
@@ -167,26 +168,25 @@ class AsyncClient:
         values = as_person(person, deployment.schema.names)
         own = deployment.schema.codes(values, clamp=clamp)
         question, costs = deployment.question(own, wishes)
-        asked = Asked(offer, self._ticket(offer, ticket, robust), question, spread=spread)
-        opened = await self._fetch(asked, spending)
+        conversation = self._conversation(offer, self._ticket(offer, ticket, robust), question, spread=spread)
+        await self._carry(conversation, spending)
         # Every connection is closed: from here on nothing that happens can be seen by a server.
-        records = asked.checked(costs, opened())
+        records = conversation.checked(costs)
         given = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
-        found = explain(asked.deployment, costs, given, records)
-        return replace(found, liars=tuple(asked.liars)) if asked.liars else found
+        found = explain(conversation.deployment, costs, given, records)
+        return replace(found, liars=tuple(conversation.liars))
 
     async def reveal(
         self, question: Question, *, ticket: Ticket | str | None = None, deployment: Deployment | None = None
-    ) -> tuple[Vector, Record]:
+    ) -> tuple[Seen, Record]:
         """Return all that a question reveals, and the nearest record, for those who measure or attack their own.
 
         `deployment` may be one of one's own making, as a cheat's would be.
         """
         offer = await self._terms()
-        asked = Asked(offer, self._ticket(offer, ticket, 0), question, deployment=deployment)
-        opened = await self._fetch(asked)
-        record = asked.signed(opened())[0]
-        return asked.revealed, record
+        conversation = self._conversation(offer, self._ticket(offer, ticket, 0), question, deployment=deployment)
+        await self._carry(conversation)
+        return conversation.result(), conversation.signed()[0]
 
     async def _terms(self) -> Offer:
         """Return the terms: from a file, or from the servers."""
@@ -197,20 +197,20 @@ class AsyncClient:
             raise AssertionError("`connect` accepts terms or raises")
         return offer
 
-    async def _fetch(self, asked: Asked, spending: Callable[[], None] | None = None) -> Callable[[], list[bytes]]:
-        """Exchange all messages of a question, then hang up."""
-        asked.progress = self._progress
-        looked, self._looked, offer = self._looked, None, self._offer
-        if looked is not None and offer is not None:
-            await settle(looked, offer.step)  # or the time since the manifests tells how long compiling took
+    def _conversation(self, *args: Any, **options: Any) -> Conversation:
+        return Conversation(*args, progress=self._progress, watch=self._watch, **options)
+
+    async def _carry(self, conversation: Conversation, spending: Callable[[], None] | None = None) -> None:
+        """Carry all messages of a question, then hang up."""
+        looked, self._looked = self._looked, None
+        if looked is not None:
+            await settle(looked, conversation.offer.step)  # or the time since the manifests tells how long it computed
         try:
             async with Connections(self) as lines:
-                peers = self.peers or await self._agree(lines)
+                conversation.meet(self.peers or await self._agree(lines))
                 if spending is not None:
                     spending()
-                opened = await asked.fetch(lines.post, peers)
-            await settle(time.monotonic(), asked.step)  # until the ends of the connections are on their way
-            return opened
+                await lines.carry(conversation)
         except ServerFault as error:
             if error.code in ("other_terms", "other_key"):  # look again before the next question
                 self.peers = []
@@ -292,7 +292,7 @@ class Client:
         """Explain one rejection; see `AsyncClient.ask`."""
         return self._wait(self._client.ask(person, preferences, **options))
 
-    def reveal(self, question: Question, **options: Any) -> tuple[Vector, Record]:
+    def reveal(self, question: Question, **options: Any) -> tuple[Seen, Record]:
         """Return all that a question reveals; see `AsyncClient.reveal`."""
         return self._wait(self._client.reveal(question, **options))
 

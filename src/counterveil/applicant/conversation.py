@@ -1,120 +1,80 @@
-"""One question under way: the messages that go out, whatever comes back, and what the answers are worth.
+"""One conversation of an applicant with the servers: it decides every message, and does no input or output.
+
+A driver carries the messages: `client` over HTTP, `inprocess.bank` to servers in the same process, `web/` in a browser.
+It asks what is `todo`, tells what it `heard`, and gets the `result` when it has hung up.
 
 Every question is the same to a server: one query, then k record queries, of sizes that the terms fix (rule 10). What
-depends on the question is computed before the first connection, or between messages within a public step of time, or
-after the last connection is closed. What fails for a reason that may depend on the question is told to the person
-alone, at the very end.
+depends on the question is computed before the first message, or between messages within a public step of time, or
+after the driver has hung up. What fails for a reason that may depend on the question is told to the person alone, at
+the very end.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
-import anyio
 import numpy as np
 
-from ..algebra.arrays import Bytes, Vector
-from ..algebra.field import Residues
-from ..crypto.keys import SIGNATURE_BYTES, is_signed
+from ..crypto.keys import SIGNATURE_BYTES, Issuer, is_signed
 from ..crypto.packages import unpackage
-from ..crypto.randomness import KEY_BYTES, Fresh, Randomness, keystream, new_key, uniform
-from ..errors import Disagreement, InvalidInput, Malformed, NotOffered, Refused, ServerFault, Tampered
+from ..crypto.randomness import KEY_BYTES, Fresh, Randomness
+from ..engine.party import Effect, Inbox, Send, Take
+from ..errors import Disagreement, InvalidInput, Malformed, Refused, ServerFault, Tampered
 from ..schema.layouts import Record, decode
-from ..schema.preferences import Costs, Preferences
-from ..schemes.fetch import Spir, make_spir
+from ..schema.preferences import Costs
 from ..schemes.forms import Question
-from ..schemes.reveals import Outcome, Reader
-from ..schemes.scheme import Scheme
+from ..schemes.protocols import Seen, Size
 from ..terms import wire
 from ..terms.agreement import Peer
 from ..terms.deployment import Deployment
-from ..terms.wire import Reply, Request, SignedTerms, Ticket
+from ..terms.wire import Reply, Request, Ticket
+from .offer import Offer
+from .replies import Incoming
 
-T = TypeVar("T")
 Progress = Callable[[int, int], None]  # bytes of answers that came, of so many
-Sink = Callable[[bytes], Awaitable[None]]
-Post = Callable[[Peer, Request, bytes, int, Sink | None], Awaitable[Reply]]
+Watch = Callable[[Peer, Request, Reply], None]
 
-_STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, or of more
-_TIMER = 0.003  # seconds by which a timer may be late
-_REHEARSALS = 3
-_MOST_REHEARSED = 1 << 16  # rows; for more, the time that these take is multiplied
+_AHEAD = 1 << 20  # bytes of one answer that wait at most for the other
 
 
-class Offer(NamedTuple):
-    """Terms that were checked, the deployment they describe, and the step of time that hides what is computed."""
+class Line(NamedTuple):
+    """One request to one server."""
 
-    issued: SignedTerms
-    deployment: Deployment
-    step: float  # seconds
-
-
-def make_offer(issued: SignedTerms, deployment: Deployment) -> Offer:
-    """Calibrate the step: at least twice as long as anything computed between messages, tried with made-up numbers."""
-    rows = issued.terms.rows
-    longest = max(_rehearsed(deployment, rows) for _ in range(_REHEARSALS))
-    return Offer(issued, deployment, max(_STEP * (1 + rows // 20_000), 2 * longest))
+    server: int  # its number
+    request: int
 
 
-def _rehearsed(deployment: Deployment, rows: int) -> float:
-    """Return the seconds that compiling a question takes, or putting answers together and choosing; the longer."""
-    schema, scheme = deployment.schema, deployment.scheme
-    own = np.array([feature.largest // 2 for feature in schema.features], dtype=np.int64)
-    wishes = _most_wishes(deployment)
-    began = time.monotonic()
-    question, _ = deployment.question(own, wishes)
-    scheme = scheme.among(range(1, scheme.needed() + 1))
-    queries = scheme.query(question, Fresh())
-    compiled = time.monotonic() - began
-    few = min(rows, _MOST_REHEARSED)
-    if scheme.reveal.timeless or not scheme.reveal.length(few):
-        return compiled
-    made_up = keystream(new_key())  # no secrets: these answers are thrown away
-    answers = [uniform(made_up, scheme.field.q, scheme.sent(n, few)) for n in range(1, scheme.servers + 1)]
-    reader = scheme.reader(question, queries, few)
-    began = time.monotonic()
-    for place, answer in enumerate(answers):
-        reader.feed(place, answer)
-    deployment.choose(scheme.reveal.relative(scheme.field, reader.outcome().revealed))
-    return max(compiled, (time.monotonic() - began) * rows / few)
+@dataclass(frozen=True, eq=False)
+class Do:
+    """What a driver is to do next: send a message, wait for the next step of the public clock, or hang up."""
+
+    what: Literal["send", "pause", "hang up"]
+    line: Line | None = None
+    message: Request | None = None
 
 
-def _most_wishes(deployment: Deployment) -> Preferences:
-    """Return preferences that take as long to compile as any, as far as the deployment takes them."""
-    features = deployment.schema.cost_features
-    every = {f.name: [f.value(code) for code in range(f.steps + 1)] for f in features}
-    ordered = [f.name for f in features if f.ordered]
-    wishes = Preferences(
-        costs={name: dict.fromkeys(values, 0.5) for name, values in every.items()},
-        forbidden=every,
-        ranges={name: (every[name][0], every[name][-1]) for name in ordered},
-        immutable=list(every),
-        increase_only=ordered,
-    )
-    try:
-        deployment.question(np.zeros(len(deployment.schema.features), dtype=np.int64), wishes)
-    except NotOffered:
-        return Preferences()
-    return wishes
+@dataclass(eq=False)
+class _Open:
+    """A request on its way."""
+
+    seat: int
+    peer: Peer
+    message: Request
+    incoming: Incoming
 
 
-async def settle(began: float, step: float) -> None:
-    """Wait for the next step of a public clock, so that no server can time what the applicant computed.
+class Conversation:
+    """One question under one ticket.
 
-    The last moments are counted out: a timer rounds what is left up to a millisecond, which would tell when it was set.
+    Parameters
+    ----------
+    deployment : by default that of the offer; or one of one's own making, as a cheat's would be.
+    randomness : where pads and secrets come from; tests pass one that repeats itself.
+    watch : called with each server, what was sent to it and what it answered.
     """
-    until = began + step * (1 + (time.monotonic() - began) // step)
-    await anyio.sleep(max(0.0, until - time.monotonic() - _TIMER))
-    while time.monotonic() < until:
-        pass
-
-
-class Asked:
-    """One question under way: who is asked, under which ticket, and what is found out about them."""
 
     def __init__(
         self,
@@ -125,139 +85,187 @@ class Asked:
         spread: float = 0.0,
         deployment: Deployment | None = None,
         randomness: Randomness | None = None,
+        progress: Progress | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        """Share the question: all that can be computed before anybody is asked."""
-        self._offer, self.ticket, self.claims = offer, ticket, ticket.claims
-        self.terms, self.step, self._spread = offer.issued.terms, offer.step, spread
-        deployment = deployment or offer.deployment
-        self.deployment = replace(deployment, k=self.claims.k)
-        needed = deployment.scheme.needed(self.claims.liars)
-        if len(self.claims.servers) != needed:
-            raise Refused(
-                "ticket_not_offered", f"a ticket for {len(self.claims.servers)} servers, where {needed} answer"
-            )
-        self.scheme: Scheme = deployment.scheme.among(self.claims.servers, self.claims.liars)
-        self.deployment.choose(np.zeros(1, dtype=np.int64), spread)  # refuses a bad spread
-        self.liars: list[int] = []  # servers, by number, whose answers were corrected
-        self.revealed: Vector = np.zeros(0, dtype=np.int64)
-        self.progress: Progress | None = None
-        self._random: Randomness = randomness or Fresh()
-        self._promised: Vector | None = None  # costs of the records, as the answers have them
-        self._secrets = {
-            n: self._random.elements(256, KEY_BYTES).astype(np.uint8).tobytes() for n in self.claims.servers
-        }
-        self._question, self._queries = question, self.scheme.query(question, self._random)
-        self._bodies = [wire.pack(self.scheme.field, query) for query in self._queries]
+        """Compute all that can be before anybody is asked."""
+        self.offer, self.ticket, self._progress, self._watch = offer, ticket, progress, watch
+        claims, draw = ticket.claims, randomness or Fresh()
+        made = deployment or offer.deployment
+        needed = made.scheme.needed(claims.liars)
+        if len(claims.servers) != needed:
+            raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
+        self.deployment, self.scheme = replace(made, k=claims.k), made.scheme.among(claims.servers, claims.liars)
+        choose = partial(self.deployment.choose, spread=spread)
+        choose(np.zeros(1, dtype=np.int64))  # refuses a bad spread
+        size = Size(offer.issued.terms.rows, self.deployment.record_bytes, claims.k)
+        self._requests = self.scheme.requests(size)
+        self._secrets = [draw.elements(256, KEY_BYTES).astype(np.uint8).tobytes() for _ in claims.servers]
+        self._party = self.scheme.ask(question, size, draw, choose)
+        self._inbox, self._out, self._peers = Inbox(), list[Send](), list[Peer]()
+        self._open: dict[Line, _Open] = {}
+        self._errors: dict[int, Exception] = {}
+        self._received, self._over = 0, False
+        self._seen: Seen | None = None
+        self._effect = self._next(None)
+        self._play()
 
-    async def fetch(self, post: Post, peers: Sequence[Peer]) -> Callable[[], list[bytes]]:
-        """Send the N queries, then N record queries k times over; return what opens the records.
+    def meet(self, peers: Sequence[Peer]) -> None:
+        """Learn who the servers are, before the first message."""
+        by_number, asked = {peer.manifest.server: peer for peer in peers}, self.ticket.claims.servers
+        if any(n not in by_number for n in asked):
+            raise Disagreement(f"ticket: got one for servers {list(asked)}, expected the address of each")
+        self._peers = [by_number[n] for n in asked]
 
-        That is to be called when every connection is closed: from the last byte until then nothing is computed that
-        depends on the question, or a server could tell by when we hang up.
+    # --- the driver's side ------------------------------------------------------------------------------------------
+
+    def todo(self) -> Iterator[Do]:
+        """Say what to do now. When all of it is done, and every answer has come, ask again, until it says to hang up.
+
+        If a request failed, that is raised here, after all others have come to their end.
         """
-        scheme, count, record = self.scheme, self.terms.rows, self.deployment.record_bytes
-        peers = self._named(peers)
-        lengths = [scheme.sent(n, count, record) for n in range(1, scheme.servers + 1)]
-        total = sum(map(scheme.alphabet.packed, lengths))
-        reader = scheme.reader(self._question, self._queries, count, record)
-        intake = _Intake(reader, scheme.alphabet, total, self.progress)
-        asked = []
-        for place, (peer, body, length) in enumerate(zip(peers, self._bodies, lengths, strict=True)):
-            message = self._message("query", peer, 0, self.claims.servers, body)
-            asked.append(partial(intake.ask, post, place, peer, message, self.claims.id, length))
-        await everyone(asked)
-        began = time.monotonic()
-        if scheme.reveal.inside:
-            await settle(began, self.step)
-            return lambda: self._inside(reader.outcome())
-        steps = self._record_steps(peers, reader.outcome())
-        await settle(began, self.step)
-        replies = [await everyone([partial(post, *each, None) for each in step.sent]) for step in steps]
-        await settle(time.monotonic(), self.step)
-        return lambda: [step.record(answers) for step, answers in zip(steps, replies, strict=True)]
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        self._play()
+        sent, self._out = self._out, []
+        if not sent:
+            yield Do("pause")
+            yield Do("hang up")
+            self._over = True
+            yield Do("pause")  # until the ends of the connections are on their way
+            return
+        if sent[0].request == 1:
+            yield Do("pause")
+        for send in sent:
+            yield self._begun(send)
 
-    def _named(self, peers: Sequence[Peer]) -> list[Peer]:
-        """Return the servers that the ticket names, in its order."""
-        by_number = {peer.manifest.server: peer for peer in peers}
-        if any(n not in by_number for n in self.claims.servers):
-            raise Disagreement(f"ticket: got one for servers {list(self.claims.servers)}, expected the address of each")
-        return [by_number[n] for n in self.claims.servers]
+    def heard(self, line: Line, data: bytes) -> None:
+        """Take the next bytes of a reply."""
+        begun = self._open[line]
+        fresh = begun.incoming.take(data)
+        if not fresh:
+            return
+        if line.request == 0 and self._requests[0].streams:
+            self._received += len(fresh)
+            if not self._errors:  # else all replies are read to their ends, so that no server can tell
+                self._inbox.put(begun.seat, 0, np.frombuffer(fresh, dtype=np.uint8))
+                self._play()
+            if self._progress is not None:
+                self._progress(self._received, sum(self._requests[0].down))
 
-    def _message(
-        self, kind: wire.RequestKind, peer: Peer, request: int, among: tuple[int, ...], body: bytes
-    ) -> Request:
-        """Return a message with this server's secret, so that no other server could send it (rule 13)."""
-        manifest = peer.manifest
-        secret = self._secrets[manifest.server]
-        digest, key = self._offer.issued.digest, bytes.fromhex(manifest.key)
-        return Request(
-            wire.VERSION, kind, manifest.server, digest, key, self.ticket.encode(), request, among, secret, body
+    def wants(self, line: Line) -> bool:
+        """Say whether more of a reply is of use now; if not, the driver lets the server wait."""
+        seat, effect = self._open[line].seat, self._effect
+        ours = isinstance(effect, Take) and effect.source == seat
+        return bool(self._errors) or ours or self._inbox.size(seat, line.request) < _AHEAD
+
+    def again(self, line: Line) -> None:
+        """Be told that a reply starts from its first byte: the same request was sent, perhaps once more."""
+        self._open[line].incoming.begin()
+
+    def taken(self, line: Line) -> int:
+        """Return how many bytes of the body of a reply are here."""
+        return self._open[line].incoming.taken
+
+    def expected(self, line: Line) -> int:
+        """Return how many bytes the body of a reply has."""
+        return self._open[line].incoming.length
+
+    def peer(self, line: Line) -> Peer:
+        """Return the server that a line leads to."""
+        return self._open[line].peer
+
+    def ended(self, line: Line) -> None:
+        """Be told that a reply has come to its end."""
+        begun, sizes = self._open[line], self._requests[line.request]
+        body = begun.incoming.checked(begun.peer.name)
+        if not (line.request == 0 and sizes.streams):
+            try:
+                symbols = wire.unpack("answer", sizes.answered, body, sizes.down[begun.seat])
+            except Malformed as error:
+                raise ServerFault(begun.peer.name, str(error)) from None
+            self._inbox.put(begun.seat, line.request, symbols)
+        if self._watch is not None:
+            self._watch(begun.peer, begun.message, begun.incoming.reply(body))
+
+    def broke(self, line: Line, why: Exception) -> None:
+        """Be told that a request failed, for good."""
+        self._errors[self._open[line].seat] = why
+
+    # --- the party's side -------------------------------------------------------------------------------------------
+
+    def _next(self, received: Any) -> Effect | None:
+        try:
+            return self._party.send(received)
+        except StopIteration as end:
+            self._seen = end.value
+            return None
+
+    def _play(self) -> None:
+        """Play the applicant as far as it goes without waiting. What comes last is looked at after hanging up."""
+        while self._effect is not None:
+            received = None
+            if isinstance(self._effect, Send):
+                self._out.append(self._effect)
+            elif isinstance(self._effect, Take):
+                last = self._effect.request == len(self._requests) - 1
+                held_back = last and not self._requests[self._effect.request].streams and not self._over
+                if held_back or not self._inbox.has(self._effect):
+                    return
+                received = self._effect.check(self._inbox.take(self._effect))
+            self._effect = self._next(received)
+
+    def _begun(self, send: Send) -> Do:
+        """Return the message to a server, with that server's secret, so that no other could send it (rule 13)."""
+        seat, claims = int(send.to), self.ticket.claims
+        peer, sizes = self._peers[seat], self._requests[send.request]
+        among = tuple(claims.servers[s] for s in send.among) or claims.servers
+        message = Request(
+            version=wire.VERSION,
+            kind="record-query" if send.request else "query",
+            server=claims.servers[seat],
+            terms=self.offer.issued.digest,
+            key=bytes.fromhex(peer.manifest.key),
+            ticket=self.ticket.encode(),
+            request=send.request,
+            among=among,
+            secret=self._secrets[seat],
+            body=wire.pack(send.alphabet, send.symbols),
         )
+        kind: wire.ReplyKind = "record-answer" if send.request else "answer"
+        right = Reply(wire.VERSION, kind, message.server, claims.id, send.request, among, b"")
+        streams = send.request == 0 and sizes.streams
+        length = sizes.answered.packed(sizes.down[seat])
+        incoming = Incoming(right, length, keep=not streams or self._watch is not None)
+        line = Line(message.server, send.request)
+        self._open[line] = _Open(seat, peer, message, incoming)
+        return Do("send", line, message)
 
-    def _inside(self, found: Outcome) -> list[bytes]:
-        """Return the record that the answers brought."""
-        self.revealed, _, record = found
-        self._promised = self.scheme.reveal.relative(self.scheme.field, self.revealed)[:1]
-        return [record or b""]
+    # --- when the driver has hung up --------------------------------------------------------------------------------
 
-    def _record_steps(self, peers: Sequence[Peer], found: Outcome) -> list[_RecordStep]:
-        """Choose the records, and prepare all messages that fetch them."""
-        self.revealed, fit, _ = found
-        scheme, positions = self.scheme, self.scheme.reveal.positions(self.terms.rows)
-        relative = scheme.reveal.relative(scheme.field, self.revealed)
-        chosen = self.deployment.choose(relative, self._spread)
-        at_random = [int(p) for p in self._random.elements(positions, self.claims.k)]
-        if self._plausible(relative):
-            self._promised = relative[chosen]
-        else:
-            chosen = at_random  # rule 10: ask on, for nothing in particular
-        honest = [self.claims.servers[place] for place in fit]
-        self.liars = [n for n in self.claims.servers if n not in honest]
-        return [self._record_step(peers, n, honest, position) for n, position in enumerate(chosen, start=1)]
+    def result(self) -> Seen:
+        """Return all that the question gave. It is to be called when every connection is closed."""
+        self._over = True
+        self._play()
+        if self._seen is None:
+            raise AssertionError("the conversation is not over")
+        return self._seen
 
-    def _plausible(self, relative: Vector) -> bool:
-        """Say whether costs can be as revealed: none beyond the largest there is."""
-        reveal = self.scheme.reveal
-        bound = reveal.expansion * (self.scheme.form.bound + reveal.d_min) - 1
-        return int(relative.max() - min(0, int(relative.min()))) <= bound
+    @property
+    def liars(self) -> list[int]:
+        """Servers, by number, whose answers were corrected."""
+        honest = self.result().honest
+        return [n for seat, n in enumerate(self.ticket.claims.servers) if seat not in honest]
 
-    def _record_step(self, peers: Sequence[Peer], request: int, honest: list[int], position: int) -> _RecordStep:
-        """Prepare one record step, to a random set of honest servers.
-
-        A server that is left out gets a query too, of noise, and a random set that it is in: whether it was left out by
-        chance, or because it lied, looks the same to it.
-        """
-        length, count = self.deployment.record_bytes, self.scheme.reveal.positions(self.terms.rows)
-        size = len(self.claims.servers) - self.claims.liars
-        among = self._some(honest, size)
-        chosen = self.claims.liars > 0
-        spir = make_spir(servers=size, collusion=self.scheme.collusion, length=length, chosen=chosen)
-        queries: dict[int, Bytes] = dict(zip(among, spir.query(count, position, self._random), strict=True))
-        sent = []
-        for peer in peers:
-            n = peer.manifest.server
-            asked = among
-            if n not in among:
-                others = [m for m in self.claims.servers if m != n]
-                asked = tuple(sorted((*self._some(others, size - 1), n)))
-                queries[n] = spir.query(count, 0, self._random)[0]
-            message = self._message("record-query", peer, request, asked, queries[n].tobytes())
-            sent.append((peer, message, self.claims.id, spir.part))
-        return _RecordStep(spir, among, sent)
-
-    def _some(self, servers: Sequence[int], size: int) -> tuple[int, ...]:
-        """Return so many of these servers, every set as likely; all of them without a draw where there is no choice."""
-        left = list(servers)
-        while len(left) > size:
-            left.pop(int(self._random.elements(len(left), 1)[0]))
-        return tuple(sorted(left))
-
-    def signed(self, fetched: list[bytes]) -> list[Record]:
-        """Read the records, if each is signed for this database."""
-        public, digest = bytes.fromhex(self.terms.issuer), bytes.fromhex(self.terms.database)
+    def signed(self, sign: Issuer | None = None) -> list[Record]:
+        """Read the records, if each is signed for this database. With `sign` they are signed now, by that key."""
+        terms = self.offer.issued.terms
+        public, digest = bytes.fromhex(terms.issuer), bytes.fromhex(terms.database)
         records = []
-        for whole in map(unpackage, fetched):
+        for whole in map(unpackage, self.result().records):
             record, signature = whole[:-SIGNATURE_BYTES], whole[-SIGNATURE_BYTES:]
+            if sign is not None:
+                signature = sign.sign("record", digest, record)
             if not is_signed(public, signature, "record", digest, record):
                 raise Tampered("the record was altered: it does not carry the signature of this database; not shown")
             try:
@@ -266,83 +274,13 @@ class Asked:
                 raise Tampered(f"the record cannot be one of this database; not shown ({error})") from None
         return records
 
-    def checked(self, costs: Costs, fetched: list[bytes]) -> list[Record]:
+    def checked(self, costs: Costs, sign: Issuer | None = None) -> list[Record]:
         """Read the records, if each is signed for this database and costs what the answers promised."""
-        if self._promised is None:
+        seen = self.result()
+        if not seen.positions:
             raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
-        records = self.signed(fetched)
-        reveal, costed = self.scheme.reveal, self.deployment.schema.costed
+        records, costed = self.signed(sign), self.deployment.schema.costed
         paid = np.array([sum(costs.of(record.codes[costed])) for record in records])
-        over = self._promised - reveal.expansion * paid
-        over = over - over[0] if reveal.differences else over
-        mask = reveal.expansion * reveal.d_min - 1
-        if (over < (-mask if reveal.differences else 0)).any() or (over > mask).any():
+        if not self.scheme.reveal.fits(self.scheme.field, seen.revealed, seen.positions, paid):
             raise Tampered("the record is not the row that the answers promised: a server lied; not shown")
         return records
-
-
-class _RecordStep(NamedTuple):
-    """One record step: what is sent to each server, and which answers make the record."""
-
-    spir: Spir
-    among: tuple[int, ...]
-    sent: list[tuple[Peer, Request, bytes, int]]
-
-    def record(self, replies: Sequence[Reply]) -> bytes:
-        """Return the record, as servers hold it."""
-        bodies = {reply.server: np.frombuffer(reply.body, dtype=np.uint8) for reply in replies}
-        return self.spir.recover([bodies[n] for n in self.among])
-
-
-class _Intake:
-    """The answers of all servers as they come in: none is held whole that need not be, none gets far ahead."""
-
-    def __init__(self, reader: Reader, alphabet: Residues, total: int, progress: Progress | None) -> None:
-        self.reader, self._alphabet, self._total, self._progress = reader, alphabet, total, progress
-        self._moved, self._received, self._failed = anyio.Condition(), 0, False
-
-    async def ask(self, post: Post, place: int, peer: Peer, message: Request, ticket: bytes, length: int) -> None:
-        """Send one query and take its answer in; symbols of whole bytes as they come, others when all are there."""
-        streams = self._alphabet.q == 1 << 8
-        size = self._alphabet.packed(length)
-        try:
-            reply = await post(peer, message, ticket, size, partial(self._take, place) if streams else None)
-            if not streams:
-                self.reader.feed(place, wire.unpack("answer", self._alphabet, reply.body, length))
-        except Exception as error:
-            async with self._moved:
-                self._failed = True  # the others are read to their ends, so that none can tell
-                self._moved.notify_all()
-            if isinstance(error, Malformed):
-                raise ServerFault(peer.name, str(error)) from None
-            raise
-
-    async def _take(self, place: int, data: bytes) -> None:
-        self._received += len(data)
-        if not self._failed:
-            self.reader.feed(place, np.frombuffer(data, dtype=np.uint8))  # at once: what was taken must be fed
-        if self._progress is not None:
-            self._progress(self._received, self._total)
-        async with self._moved:
-            self._moved.notify_all()
-            while not self._failed and not self.reader.hungry(place):
-                await self._moved.wait()
-
-
-async def everyone(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Run all at once and wait for every one, so that no server can tell that another failed; then raise an error."""
-    results: dict[int, T] = {}
-    errors: dict[int, Exception] = {}
-
-    async def one(place: int, call: Callable[[], Awaitable[T]]) -> None:
-        try:
-            results[place] = await call()
-        except Exception as error:
-            errors[place] = error
-
-    async with anyio.create_task_group() as group:
-        for place, call in enumerate(calls):
-            group.start_soon(one, place, call)
-    if errors:
-        raise errors[min(errors)]
-    return [results[place] for place in range(len(calls))]

@@ -1,24 +1,25 @@
-"""Messages over HTTP: connections for one question, requests that are sent again, answers as they come in."""
+"""A conversation over HTTP: connections for one question, and requests that are sent again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import httpx2
-import msgspec
 
 from ..errors import Malformed, ServerFault
 from ..terms import wire
 from ..terms.agreement import Peer, Traffic
-from ..terms.wire import Reply, Request
-from .conversation import Sink
+from .conversation import Conversation, Do, Line
+
+T = TypeVar("T")
 
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/2"}
 _RETRIED = (502, 503, 504)
+_TIMER = 0.003  # seconds by which a timer may be late
 _SLOWEST = 1 << 17  # bytes a second that a long answer may be sent at
 
 
@@ -30,7 +31,6 @@ class Settings(Protocol):
     verify: Any
     targets: dict[str, str]  # where to connect to, by address
     traffic: dict[str, Traffic]
-    watch: Callable[[Peer, Request, Reply], None] | None
 
 
 class Connections:
@@ -49,11 +49,17 @@ class Connections:
             )
             for url, target in client.targets.items()
         }
+        self._moved, self._closed = anyio.Condition(), False
 
     async def __aenter__(self) -> Connections:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self._closed = True
         for http in self._http.values():
             await http.aclose()
 
@@ -76,25 +82,41 @@ class Connections:
             traffic=self._client.traffic[url],
         )
 
-    async def post(self, peer: Peer, message: Request, ticket: bytes, expected: int, sink: Sink | None = None) -> Reply:
-        """Send one message to one server and read its answer, of exactly the size it must have.
+    async def carry(self, conversation: Conversation) -> None:
+        """Carry a conversation's messages until it says to hang up, and hang up."""
+        began = time.monotonic()
+        while not self._closed:
+            sent = []
+            for do in conversation.todo():
+                if do.what == "send":
+                    sent.append(partial(self._send, conversation, do))
+                elif do.what == "pause":
+                    await settle(began, conversation.offer.step)
+                else:
+                    await self.close()
+                    began = time.monotonic()
+            await everyone(sent)
+            began = time.monotonic()
 
-        With a sink the body goes there as it comes, and is kept only where somebody watches.
-        """
-        question, watch = message.kind == "query", self._client.watch
-        path = "/v1/answer" if question else "/v1/record"
-        kind: wire.ReplyKind = "answer" if question else "record-answer"
-        right = Reply(wire.VERSION, kind, message.server, ticket, message.request, message.among, b"")
-        body = Body(right, expected, sink, keep=sink is None or watch is not None)
-        most = expected + wire.ENVELOPE
-        await self._request(peer.url, peer.name, "POST", path, wire.encode(message), most, body)
-        answer = msgspec.structs.replace(right, body=body.checked(peer.name))
-        if watch is not None:
-            watch(peer, message, answer)
-        return answer
+    async def _send(self, conversation: Conversation, do: Do) -> None:
+        """Send one message to one server, and tell the conversation what it answers."""
+        line, message = do.line, do.message
+        if line is None or message is None:
+            raise AssertionError("a message goes to somebody")
+        peer = conversation.peer(line)
+        into = _Into(conversation, line, self._moved)
+        path = "/v1/answer" if message.kind == "query" else "/v1/record"
+        most = conversation.expected(line) + wire.ENVELOPE
+        try:
+            await self._request(peer.url, peer.name, "POST", path, wire.encode(message), most, into)
+            conversation.ended(line)
+        except Exception as error:
+            conversation.broke(line, error)  # raised by `todo`, when all others have come to their ends
+        async with self._moved:
+            self._moved.notify_all()
 
     async def _request(
-        self, url: str, name: str, method: str, path: str, body: bytes | None, most: int, into: Body | None = None
+        self, url: str, name: str, method: str, path: str, body: bytes | None, most: int, into: _Into | None = None
     ) -> tuple[httpx2.Response, bytes]:
         """Send a request; where the connection breaks send the same bytes again, until patience ends."""
         began, pause = time.monotonic(), 0.05
@@ -129,7 +151,7 @@ class Connections:
         return response, content
 
     async def _once(
-        self, url: str, method: str, path: str, body: bytes | None, most: int, into: Body | None
+        self, url: str, method: str, path: str, body: bytes | None, most: int, into: _Into | None
     ) -> tuple[httpx2.Response, bytes]:
         traffic, http = self._client.traffic[url], self._http[url]
         http.cookies.clear()
@@ -157,58 +179,58 @@ class Connections:
         return response, bytes(content)
 
 
-class Body:
-    """A reply as it comes in: the head that it must have, then its body. What was taken once is not taken again.
+class _Into:
+    """Hands the bytes of a reply to a conversation, no faster than it wants them."""
 
-    A connection may break and the same request be sent again: the same bytes come, from the start.
-    """
-
-    def __init__(self, right: Reply, length: int, sink: Sink | None, *, keep: bool) -> None:
-        self._right, self._head, self._length, self._sink = right, wire.head(right, length), length, sink
-        self._kept: bytearray | None = bytearray() if keep else None
-        self.taken, self._seen = 0, 0
-        self._other: bytearray | None = None  # a reply with another head
+    def __init__(self, conversation: Conversation, line: Line, moved: anyio.Condition) -> None:
+        self._conversation, self._line, self._moved = conversation, line, moved
 
     def begin(self) -> None:
         """Start from the first byte."""
-        self._seen, self._other = 0, None
+        self._conversation.again(self._line)
+
+    @property
+    def taken(self) -> int:
+        """How many bytes of the answer are here."""
+        return self._conversation.taken(self._line)
 
     async def take(self, data: bytes) -> None:
-        """Take the next bytes."""
-        if self._other is not None:
-            self._other += data
-            return
-        start, self._seen = self._seen, self._seen + len(data)
-        head = self._head[start : start + len(data)]
-        if data[: len(head)] != head:
-            self._other = bytearray(self._head[:start] + data)
-            return
-        new = self.taken - max(0, start - len(self._head))
-        fresh = data[len(head) + new :][: self._length - self.taken]
-        if fresh:
-            self.taken += len(fresh)
-            if self._kept is not None:
-                self._kept += fresh
-            if self._sink is not None:
-                await self._sink(fresh)
+        """Take the next bytes, and wait while the conversation needs those of another server first."""
+        self._conversation.heard(self._line, data)
+        async with self._moved:
+            self._moved.notify_all()
+            while not self._conversation.wants(self._line):
+                await self._moved.wait()
 
-    def checked(self, name: str) -> bytes:
-        """Return the body, if it was kept, or say what is wrong with the reply."""
-        if self._other is not None or self._seen < len(self._head):
-            self._refuse(name, bytes(self._head[: self._seen] if self._other is None else self._other))
-        if self._seen != len(self._head) + self._length:
-            got = self._seen - len(self._head)
-            raise ServerFault(name, f"answer: got {got} bytes, expected {self._length}")
-        return bytes(self._kept or b"")
 
-    def _refuse(self, name: str, content: bytes) -> NoReturn:
+async def settle(began: float, step: float) -> None:
+    """Wait for the next step of a public clock, so that no server can time what the applicant computed.
+
+    The last moments are counted out: a timer rounds what is left up to a millisecond, which would tell when it was set.
+    """
+    until = began + step * (1 + (time.monotonic() - began) // step)
+    await anyio.sleep(max(0.0, until - time.monotonic() - _TIMER))
+    while time.monotonic() < until:
+        pass
+
+
+async def everyone(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Run all at once and wait for every one, so that no server can tell that another failed; then raise an error."""
+    results: dict[int, T] = {}
+    errors: dict[int, Exception] = {}
+
+    async def one(place: int, call: Callable[[], Awaitable[T]]) -> None:
         try:
-            answer = wire.decode_reply(content, self._right.kind)
-        except Malformed as error:
-            raise ServerFault(name, str(error)) from None
-        if msgspec.structs.replace(answer, body=b"") != self._right:
-            raise ServerFault(name, f"answers for another server or question than server {self._right.server}'s")
-        raise ServerFault(name, f"answer: got {len(answer.body)} bytes, expected {self._length}")
+            results[place] = await call()
+        except Exception as error:
+            errors[place] = error
+
+    async with anyio.create_task_group() as group:
+        for place, call in enumerate(calls):
+            group.start_soon(one, place, call)
+    if errors:
+        raise errors[min(errors)]
+    return [results[place] for place in range(len(calls))]
 
 
 def _refusal(content: bytes) -> tuple[str | None, str]:

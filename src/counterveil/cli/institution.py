@@ -25,8 +25,9 @@ from ..research.leakage import estimate, populations
 from ..schema.frames import Table, as_label
 from ..schema.schema import Schema
 from ..service.dashboard import Operator, read_token
+from ..service.epochs import check_holdings
 from ..service.ledger import Ledger
-from ..service.server import Server, check_holdings
+from ..service.server import open_server
 from ..terms.deployment import Deployment
 from ..terms.published import read_terms
 
@@ -229,7 +230,9 @@ def serve(
         if new_ledger:
             ledger.unlink()  # it was made just now, and is of no use
         raise
-    running = Server(server, database, terms, key=common, own=own, ledger=book, threads=threads, least=engine.LASTING)
+    running = open_server(
+        server, database, terms, key=common, own=own, ledger=book, threads=threads, least=engine.LASTING
+    )
     operator = None
     if operator_token:
         bits = _bits(database, deployment)

@@ -25,7 +25,7 @@ from ..research.advice import Option, write_choice
 from ..research.advice import advise as take_advice
 from ..research.experiments import Claim
 from ..research.leakage import Leakage, estimate, populations
-from ..research.oracles import OverHttp
+from ..research.oracles import Asking
 from ..schema.frames import Table, as_label
 from ..schema.schema import Schema
 from ..schemes.reveals import REVEALS, Reveal, make_reveal
@@ -268,7 +268,7 @@ def attack(
         raise WrongType("tickets", got="tickets and no server", expected="--server URL for each server they are for")
     if servers:
         with Client(servers) as client:
-            oracle = OverHttp(client, _tickets(ticket_file))
+            oracle = Asking(client, _tickets(ticket_file))
             reports = attacks.attack_deployment(oracle, database, tickets=probes)
     else:
         progress = console.is_terminal and not as_json

@@ -59,22 +59,31 @@ def tweaks(step: int, bits: int, first: int, rows: int) -> Labels:
     return made
 
 
+def flat(labels: Labels) -> Bytes:
+    """Return labels as bytes."""
+    return labels.astype("<u8", copy=False).reshape(-1).view(np.uint8)
+
+
+def wires(raw: Bytes, shape: tuple[int, ...]) -> Labels:
+    """Read labels from bytes."""
+    return np.ascontiguousarray(raw).view("<u8").astype(np.uint64, copy=False).reshape(shape)
+
+
 class Garbler:
-    """Makes gates. Wires hold the label of 0. What it makes is in `tables`, in order.
+    """Makes gates. Wires hold the label of 0.
 
     Security: delta and every label that was not sent are the servers' secret.
     """
 
     def __init__(self, delta: Labels) -> None:
         self._delta, self._permute = delta, _permutation()
-        self.tables: list[Labels] = []
 
     def invert(self, a: Labels) -> Labels:
         """Return not a."""
         return a ^ self._delta
 
-    def both(self, a: Labels, b: Labels, step: int, first: int) -> Labels:
-        """Return a and b; `step` and `first` name the gates."""
+    def both(self, a: Labels, b: Labels, step: int, first: int) -> tuple[Labels, Bytes]:
+        """Return a and b, and the bytes that let the other side compute it; `step` and `first` name the gates."""
         bits, rows = a.shape[:2]
         inputs = np.empty((4, bits, rows, 2), dtype=np.uint64)
         inputs[0], inputs[2] = a, b
@@ -96,26 +105,21 @@ class Garbler:
         a0 ^= b0
         a0 ^= b1 & p_b
         b1 ^= a
-        self.tables += [a1.copy(), b1.copy()]  # or they would keep all of `out`
-        return np.asarray(a0)
+        return np.asarray(a0), flat(np.stack([a1, b1]))
 
 
 class Evaluator:
-    """Evaluates gates. Wires hold the one label that the applicant has; the gates are loaded before they are needed."""
+    """Evaluates gates. Wires hold the one label that the applicant has."""
 
     def __init__(self) -> None:
-        self._tables, self._permute = np.zeros((0, 2), dtype=np.uint64), _permutation()
-
-    def load(self, raw: Bytes) -> None:
-        """Take the bytes of the next gates."""
-        self._tables = raw.view("<u8").astype(np.uint64, copy=False).reshape(-1, 2)
+        self._permute = _permutation()
 
     def invert(self, a: Labels) -> Labels:
         """Return not a: the same label, which means the other bit."""
         return a
 
-    def both(self, a: Labels, b: Labels, step: int, first: int) -> Labels:
-        """Return a and b."""
+    def both(self, a: Labels, b: Labels, made: Bytes, step: int, first: int) -> Labels:
+        """Return a and b, from the bytes that the garbler made of these gates."""
         bits, rows = a.shape[:2]
         inputs = np.empty((2, bits, rows, 2), dtype=np.uint64)
         inputs[0], inputs[1] = a, b
@@ -126,8 +130,7 @@ class Evaluator:
         np.bitwise_xor(inner[1], tweak, out=inputs[1])
         out = self._permute(inputs)
         out ^= inner
-        table = self._tables[: 2 * bits * rows].reshape(2, bits, rows, 2)
-        self._tables = self._tables[2 * bits * rows :]
+        table = wires(made, (2, bits, rows, 2))
         s_a, s_b = (np.negative(colours(x))[..., None] for x in (a, b))
         result: Labels = out[0]
         result ^= table[0] & s_a

@@ -1,37 +1,64 @@
-"""The whole system in one process: a database, its servers, and an applicant who asks."""
+"""The whole system in one process: real servers, with tickets and ledgers, and an applicant who asks them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..algebra.arrays import Vector
+from ..applicant.conversation import Conversation, Do, Line
 from ..applicant.explain import Explanation, explain
+from ..applicant.offer import Offer
+from ..crypto.keys import SIGNATURE_BYTES, Issuer, SigningKey
+from ..crypto.packages import package_all
 from ..crypto.randomness import new_key
 from ..institution.database import Database
 from ..schema.frames import as_person
-from ..schema.layouts import Record, decode
+from ..schema.layouts import Record
 from ..schema.preferences import Costs, Preferences
-from ..schemes.fetch import make_spir
-from ..schemes.fetch import run as fetch_record
-from ..schemes.scheme import run
+from ..schemes.forms import Question
+from ..schemes.protocols import Seen
+from ..service.epochs import make_epoch
+from ..service.ledger import MemoryLedger
+from ..service.server import Server
+from ..terms import tickets, wire
+from ..terms.agreement import Peer
 from ..terms.deployment import Deployment
+from ..terms.published import make_terms
+from ..terms.wire import SignedTerms
+
+_SERVICE = "in-process"
+_WINDOW = 600  # seconds that a ticket is good for
 
 
 class Local:
-    """All parties in one process; `ask` goes through the same messages as real servers would see."""
+    """All parties in one process. Servers see the same bytes as over HTTP, spend tickets, and keep ledgers."""
 
     def __init__(self, database: Database, deployment: Deployment) -> None:
         deployment.check_serves(database)
         self.database, self.deployment = database, deployment
-        self._rows = deployment.rows(database.codes)
-        scheme, held = deployment.scheme, database.records
-        self._key, self._digest = new_key(), scheme.digest(self._rows, held)
-        self._spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1])
+        self._issuer: Issuer | None = None  # a key that is thrown away, where the database is not signed
+        if not database.signer:
+            self._issuer = Issuer()
+            database = _with_blanks(database, self._issuer)
+        own = [SigningKey() for _ in range(deployment.scheme.servers)]
+        keys = [key.public for key in own]
+        terms = make_terms(database, deployment, keys=keys, service=_SERVICE, is_open=True, window=_WINDOW)
+        addresses = tuple(f"http://server-{n}" for n in range(1, len(own) + 1))
+        issued = SignedTerms(terms.text(), addresses, "0" * 128)  # nobody else reads them
+        epoch, common = make_epoch(database, issued, deployment), new_key()
+        servers = [Server(n, [epoch], key=common, own=key, ledger=MemoryLedger()) for n, key in enumerate(own, 1)]
+        self._servers = {server.number: server for server in servers}
+        self._peers = [Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)]
+        self._offer = Offer(issued, deployment, 0.0)
 
     def __repr__(self) -> str:
-        return f"Local({self.deployment.says(len(self._rows))})"
+        return f"Local({self.deployment.says(self.database.rows)})"
 
     def ask(
         self,
@@ -54,30 +81,66 @@ class Local:
         wishes = Preferences.of(preferences, **more)
         values = as_person(person, self.deployment.schema.names)
         own = self.deployment.schema.codes(values, clamp=clamp)
-        costs, fetched, _ = self.fetch(own, wishes, spread=spread)
+        costs, fetched = self.fetch(own, wishes, spread=spread)
         given = {f.name: f.given(values.get(f.name)) for f in self.deployment.schema.cost_features}
         return explain(self.deployment, costs, given, fetched)
 
-    def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record], list[int]]:
-        """Play all parties for one question: N answers, then k record steps; return the records and their rows."""
-        deployment, scheme = self.deployment, self.deployment.scheme
-        question, costs = deployment.question(own, wishes)
-        common = scheme.common(self._key, self._digest, ticket=new_key())
-        asked = run(scheme, self._rows, question, common=common, records=self.database.records)
-        positions = deployment.choose(scheme.reveal.relative(scheme.field, asked.revealed), spread)
+    def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record]]:
+        """Ask as a person with these codes; return what changes cost them, and the records."""
+        question, costs = self.deployment.question(own, wishes)
+        conversation = self._carried(question, spread=spread)
+        return costs, conversation.checked(costs, self._issuer)
 
-        order = scheme.reveal.order(len(self._rows), common)
-        fetched = (
-            [asked.record]
-            if asked.record is not None
-            else [
-                fetch_record(self._spir, self.database.records, position, common, order=order, request=request).record
-                for request, position in enumerate(positions)
-            ]
-        )
-        records = [decode(deployment.schema, deployment.record, record) for record in fetched]  # after all k (rule 10)
-        rows = positions if order is None else [int(order[p]) for p in positions]
-        return costs, records, rows
+    def reveal(self, question: Question, *, deployment: Deployment | None = None) -> tuple[Seen, Record]:
+        """Return all that a question reveals, and the nearest record, for those who measure or attack their own.
+
+        `deployment` may be one of one's own making, as a cheat's would be.
+        """
+        conversation = self._carried(question, deployment=deployment)
+        return conversation.result(), conversation.signed(self._issuer)[0]
+
+    def _carried(self, question: Question, **options: Any) -> Conversation:
+        """Carry all messages of a question, under a new ticket."""
+        terms, scheme = self._offer.issued.terms, self.deployment.scheme
+        numbers, expires = range(1, scheme.needed() + 1), int(time.time()) + _WINDOW // 2
+        ticket = tickets.mint(terms, numbers, expires=expires, k=self.deployment.k)
+        conversation = Conversation(self._offer, ticket, question, **options)
+        conversation.meet(self._peers)
+        while sent := [do for do in conversation.todo() if do.what == "send"]:
+            self._deliver(conversation, sent)
+        return conversation
+
+    def _deliver(self, conversation: Conversation, sent: list[Do]) -> None:
+        """Hand messages to the servers, and their answers back, part by part, as the conversation wants them."""
+        replies: dict[Line, Iterator[bytes]] = {}
+        for do in sent:
+            if do.line is not None and do.message is not None:
+                turn = self._servers[do.line.server].turn(wire.encode(do.message), do.message.kind)
+                replies[do.line] = turn.answered().parts
+        while replies:
+            for line in [line for line in replies if conversation.wants(line)]:
+                part = next(replies[line], None)
+                if part is None:
+                    del replies[line]
+                    conversation.ended(line)
+                else:
+                    conversation.heard(line, part)
+
+
+def _with_blanks(database: Database, issuer: Issuer) -> Database:
+    """Return an unsigned database as servers hold it: packages of records, with room where a signature would be.
+
+    What is fetched is signed when it has come: signing all rows would take 35 µs each.
+    """
+    blank = np.zeros((database.rows, SIGNATURE_BYTES), dtype=np.uint8)
+    packages = package_all(np.concatenate([database.records, blank], axis=1), new_key())
+    return replace(
+        database,
+        served=packages,
+        signer=issuer.public,
+        _opened_digest=database.digest,
+        _opened_packed="0" * 64,
+    )
 
 
 def local(database: Database | str | Path, scheme: str | None = None, **parameters: Any) -> Local:

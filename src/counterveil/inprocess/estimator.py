@@ -84,10 +84,11 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         k = self.n_neighbors if n_neighbors is None else n_neighbors
         bank, table = self._bank(k), self._table(X, reset=False)
         costs, indices = [], []
-        source = self.database_.source
+        source, costed = self.database_.source, self.schema_.costed
+        row_of = {row.tobytes(): n for n, row in enumerate(self.database_.codes[:, costed].astype(np.int64))}
         for own in self.schema_.quantise(table, clamp=self.schema is None):
-            compiled, records, rows = bank.fetch(own, Preferences())
-            costed = self.schema_.costed
+            compiled, records = bank.fetch(own, Preferences())
+            rows = [row_of[record.codes[costed].tobytes()] for record in records]
             costs.append([sum(compiled.of(record.codes[costed])) / bank.deployment.unit for record in records])
             indices.append(rows if source is None else source[rows])
         return (np.array(costs), np.array(indices)) if return_distance else np.array(indices)

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from ..algebra import checks
 from ..algebra.arrays import Bytes, Vector
 from ..algebra.field import Residues
 from ..crypto.packages import package_all, unpackage
-from ..crypto.randomness import KEY_BYTES, Fresh, new_key
+from ..crypto.randomness import new_key
 from ..errors import WrongShape, WrongType
-from ..schemes.fetch import as_records, make_spir
-from ..schemes.fetch import run as fetch
+from ..schemes.fetch import as_records
 from ..schemes.forms import Question
 from ..schemes.scheme import Scheme, as_bytes, make_scheme, run
 
@@ -118,25 +116,16 @@ def retrieve(
     if len(held) != len(codes):
         raise WrongShape("records", got=len(held), expected=f"one for each of {len(codes)} rows")
 
-    spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=held.shape[1] + KEY_BYTES)
-
-    key, digest, applicant = new_key(), scheme.digest(codes, held), Fresh()
-    common = scheme.common(key, digest, ticket=new_key())
-    asked = run(scheme, codes, Question(x, weights, costs), randomness=applicant, common=common, records=held)
-
-    order = scheme.reveal.order(len(codes), common)
-    record, sent = asked.record, np.empty((scheme.servers, 0), dtype=np.uint8)
-    if record is None:
-        packages = package_all(held, new_key())
-        sent, packaged = fetch(spir, packages, asked.position, common, order=order, randomness=applicant)
-        record = unpackage(packaged)
-
+    common = scheme.common(new_key(), scheme.digest(codes, held), ticket=new_key())
+    packages = package_all(held, new_key())
+    asked = run(scheme, codes, Question(x, weights, costs), common=common, records=packages)
+    order = scheme.protocol.order(scheme, len(codes), common)
     return Retrieval(
         index=asked.position if order is None else int(order[asked.position]),
         position=asked.position,
         revealed=asked.revealed,
-        record=record,
-        views=tuple(map(View, asked.queries, sent)),
+        record=unpackage(asked.record or b""),
+        views=tuple(map(View, asked.queries, asked.record_queries)),
         symbols=Symbols(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
         scheme=scheme,
     )

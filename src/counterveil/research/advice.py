@@ -25,8 +25,8 @@ from ..institution.verdicts import accepted_rows
 from ..schema.features import Numeric, is_missing
 from ..schema.frames import Table
 from ..schema.schema import Chosen, Schema
-from ..schemes.fetch import make_spir
 from ..schemes.forms import Question
+from ..schemes.protocols import Size
 from ..terms.deployment import DOWNLOAD, OPENED, SEALED, Deployment
 from .leakage import estimate, populations
 
@@ -70,7 +70,7 @@ class Option:
         """Return it ready for JSON."""
         scheme = self.deployment.scheme
         return {
-            "levels": self.levels, "scheme": f"{scheme.form.name}/{scheme.reveal.name}", "d_min": scheme.reveal.d_min,
+            "levels": self.levels, "scheme": scheme.name, "d_min": scheme.reveal.d_min,
             "shuffle": scheme.reveal.shuffle, "servers": scheme.servers, "q": str(scheme.field.q),
             "accuracy": round(self.accuracy, 4), "interval": [round(self.low, 4), round(self.high, 4)],
             "bytes_up": self.up, "bytes_down": self.down, "seconds": round(self.seconds, 5),
@@ -183,9 +183,8 @@ def _options(
         leaked = estimate(
             made.scheme.reveal, populations(costs[:_LEAKING]), len(rows), samples=4 * _LEAKING, generator=generator
         )
-        servers, positions = made.scheme.servers, made.scheme.reveal.positions(len(rows))
-        spir = make_spir(servers=servers, collusion=made.scheme.collusion, length=made.record_bytes)
-        up = made.scheme.field.packed(made.scheme.symbols) + made.k * spir.query_bytes(positions) + _AROUND
+        asked, servers = made.scheme.requests(Size(len(rows), made.record_bytes, made.k)), made.scheme.servers
+        up = sum(request.sent.packed(request.up) for request in asked) + _AROUND
         down = made.download(len(rows)) + servers * (_AROUND // 4)
         share = float(np.mean(right))
         low, high = _wilson(share, len(right))

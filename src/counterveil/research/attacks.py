@@ -24,8 +24,10 @@ from ..schema.features import Categorical
 from ..schema.preferences import Tariff
 from ..schema.schema import Schema
 from ..schemes.forms import Question
+from ..schemes.reveals import Opened
+from ..schemes.scheme import Scheme
 from ..terms.deployment import Deployment
-from .oracles import InProcess, Oracle, unbounded
+from .oracles import Oracle, Shown, in_process, unbounded
 
 OVERSIZED = 2**61 - 1
 _TICKETS = "few tickets; sealed"
@@ -67,9 +69,13 @@ def _point(tickets: int, guess: Vector, known: Vector, rows: Vector) -> Point:
     return Point(tickets, float(right.all(axis=1).mean()), float(right.mean()))
 
 
-def _relative(oracle: Oracle, question: Question) -> Vector:
-    scheme = oracle.deployment.scheme
-    return scheme.reveal.relative(scheme.field, oracle.reveal(question).revealed)
+def _costs(scheme: Scheme, shown: Shown, rows: int) -> Vector:
+    """Return costs by position, as far as they are shown: where none is, only that one position costs least."""
+    if isinstance(scheme.reveal, Opened):
+        return scheme.reveal.relative(scheme.field, shown.revealed)
+    costs = np.ones(scheme.protocol.positions(rows), dtype=np.int64)
+    costs[shown.position] = 0
+    return costs
 
 
 # --- multilateration: honest questions, rows in the same order every time -----------------------------------------
@@ -92,7 +98,8 @@ def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,
                 x = np.zeros(d, dtype=np.int64)
                 if j:
                     x[j - 1] = R
-                totals[j] = totals[j] + _relative(oracle, Question(x, weight))[: len(rows)]
+                shown = oracle.reveal(Question(x, weight))
+                totals[j] = totals[j] + _costs(deployment.scheme, shown, len(rows))[: len(rows)]
             asked += 1
         along = np.stack([(totals[0] - total) / asked for total in totals[1:]], axis=1)
         if deployment.scheme.reveal.differences:
@@ -135,6 +142,7 @@ class Digits:
     def __init__(self, deployment: Deployment, most: int, *, keys: Sequence[int] = ()) -> None:
         self.schema, self.reveal = deployment.schema, deployment.scheme.reveal
         self.levels = [f.largest + 1 for f in self.schema.cost_features]
+        self._shifted = self.reveal.differences or not isinstance(self.reveal, Opened)  # costs are known up to a shift
         self._scale = (2 if self.reveal.differences else 1) * self.reveal.d_min if self.reveal.masked else 1
         self._most = max(1, most // self._scale)
         self.groups: list[list[int]] = []
@@ -156,12 +164,12 @@ class Digits:
             place *= self.levels[feature]
         return Question(costs=tables)
 
-    def read(self, group: Sequence[int], oracle: Oracle) -> Vector:
+    def read(self, group: Sequence[int], oracle: Oracle, rows: int) -> Vector:
         """Ask, and return the levels of every row, one column for each feature of the group."""
         question, scheme = self.question(group), oracle.deployment.scheme
         seen = oracle.reveal(question)
-        shown = scheme.reveal.relative(scheme.field, seen.revealed)
-        if self.reveal.differences:
+        shown = _costs(scheme, seen, rows)
+        if self._shifted:
             tables = question.costs or []
             own = sum(int(np.asarray(t)[seen.record[j]]) for t, j in zip(tables, self.schema.costed, strict=True))
             shown = shown - shown[seen.position] + own + (self.reveal.d_min - 1)
@@ -180,7 +188,7 @@ def level_reading(oracle: Oracle, rows: Codes, *, most: int | None = None) -> li
     digits = Digits(oracle.deployment, most or oracle.deployment.tariff.cap)
     points = []
     for tickets, group in enumerate(digits.groups, start=1):
-        guess[:, group], known[group] = digits.read(group, oracle)[: len(rows)], True
+        guess[:, group], known[group] = digits.read(group, oracle, len(rows))[: len(rows)], True
         points.append(_point(tickets, guess, known, truth))
     return points
 
@@ -200,14 +208,14 @@ def linking(oracle: Oracle, rows: Codes) -> list[Point]:
     keys = _keys(oracle.deployment, most)
     digits = Digits(oracle.deployment, most, keys=keys)
     if len(digits.groups) == 1:
-        shown = digits.read(digits.groups[0], oracle)[:, np.argsort(digits.groups[0])]
+        shown = digits.read(digits.groups[0], oracle, len(rows))[:, np.argsort(digits.groups[0])]
         common = Counter(map(tuple, shown.tolist())) & Counter(map(tuple, truth.tolist()))
         share = sum(common.values()) / len(truth)
         return [Point(1, share, share)]
     joined: dict[tuple[int, ...], dict[int, int]] = {}
     points = []
     for tickets, group in enumerate(digits.groups, start=1):
-        levels = digits.read(group, oracle)
+        levels = digits.read(group, oracle, len(rows))
         marks = [tuple(row) for row in levels[:, : len(keys)].tolist()]
         times = Counter(marks)
         for mark, row in zip(marks, levels.tolist(), strict=True):
@@ -330,11 +338,11 @@ def attack_all(
             continue  # this schema has no such deployment
         if plan.field is not None:
             deployment = replace(deployment, scheme=replace(deployment.scheme, field=Field(plan.field)))
-        oracle = InProcess(held, deployment)
+        oracle = in_process(held, deployment)
         curve = plan.run(oracle, deployment.rows(held.codes))
         reports.append(Report(plan.attack, plan.against, tuple(curve), plan.stopped_by))
     chosen = Deployment.serving(database)
-    return [*attack_deployment(InProcess(database, chosen), database, tickets=tickets), *reports]
+    return [*attack_deployment(in_process(database, chosen), database, tickets=tickets), *reports]
 
 
 def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100) -> list[Report]:

@@ -109,7 +109,7 @@ def _codes(rows: int, d: int, levels: int) -> Any:
 def _scan(scheme: Scheme, codes: Any, threads: int) -> Callable[[], object]:
     """Return what one server computes for one question: a value a row."""
     laid = engine.opened(codes, threads=threads, least=0)
-    query = scheme.reveal.query(scheme, Question(codes[0].astype(np.int64)), Fresh())[0]
+    query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
     return lambda: scheme.form.evaluate(scheme.field, laid, query)
 
 

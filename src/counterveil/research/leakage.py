@@ -218,7 +218,7 @@ def estimate(
 
 
 def _bounded(
-    reveal: Reveal, cases: Sequence[Population], rows: int, samples: int, generator: Any, drawn: bool
+    reveal: Opened, cases: Sequence[Population], rows: int, samples: int, generator: Any, drawn: bool
 ) -> Leakage:
     """Bound what a mask and an order leave: no more than either alone, no less than the mask alone less the order."""
     plain = replace(reveal, masked=False, d_min=1, expansion=1)

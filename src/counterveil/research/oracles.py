@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import Any, NamedTuple, Protocol
 
 from ..algebra.arrays import Vector
 from ..applicant.client import Client
-from ..crypto.randomness import new_key
 from ..errors import OutOfRange
 from ..inprocess.bank import Local
 from ..institution.database import Database
 from ..schema.preferences import Preferences
 from ..schemes.forms import Question
 from ..schemes.forms.table import Table as TableForm
-from ..schemes.scheme import Scheme, run
+from ..schemes.scheme import Scheme
 from ..terms.deployment import Deployment
 
 
@@ -27,11 +24,11 @@ class Oracle(Protocol):
 
     deployment: Deployment
 
-    def reveal(self, question: Question) -> Seen: ...
+    def reveal(self, question: Question) -> Shown: ...
     def fetch(self, own: Vector) -> Vector: ...
 
 
-class Seen(NamedTuple):
+class Shown(NamedTuple):
     """What one ticket gives: all that is revealed, the position that was fetched, and the codes of that record."""
 
     revealed: Vector
@@ -43,51 +40,41 @@ def unbounded(scheme: Scheme) -> Scheme:
     """Return the scheme as a cheat asks it: costs as large as the field holds, which no server can see."""
     if not isinstance(scheme.form, TableForm):
         return scheme
-    room = bisect_left(range(scheme.field.q), scheme.field.q, key=lambda B: scheme.reveal.least(B, scheme.servers)) - 1
+    q, protocol = scheme.field.q, scheme.protocol
+    room = bisect_left(range(q), q, key=lambda bound: protocol.least(bound, scheme.reveal, scheme.servers)) - 1
     return replace(scheme, form=replace(scheme.form, cap=room // scheme.form.d))
 
 
-class InProcess:
-    """All parties in this process."""
+class Asking:
+    """Asks as a cheat would: all messages are in order, and the question is whatever it likes.
 
-    def __init__(self, database: Database, deployment: Deployment) -> None:
-        self.deployment, self._bank = deployment, Local(database, deployment)
-        self._rows, self._scheme = deployment.rows(database.codes), unbounded(deployment.scheme)
-        self._key, self._digest, self._codes = new_key(), self._scheme.digest(self._rows), database.codes
-        self._records = database.records
+    `tickets` are those to spend; without them, each question has one of its own making.
+    """
 
-    def reveal(self, question: Question) -> Seen:
+    def __init__(self, bank: Local | Client, tickets: Sequence[str] | None = None) -> None:
+        self.deployment, self._bank = bank.deployment, bank
+        self._tickets: Iterator[str] | None = None if tickets is None else iter(tickets)
+        self._cheat = replace(self.deployment, scheme=unbounded(self.deployment.scheme))
+
+    def _asked(self, question: Question, deployment: Deployment) -> Shown:
+        options: dict[str, Any] = {}
+        if self._tickets is not None:
+            options["ticket"] = next(self._tickets, None)
+            if options["ticket"] is None:
+                raise OutOfRange("tickets", got="none left", expected="one for every question of the attack")
+        seen, record = self._bank.reveal(question, deployment=deployment, **options)
+        return Shown(seen.revealed, seen.positions[0], record.codes)
+
+    def reveal(self, question: Question) -> Shown:
         """Ask, honestly or not, and return all that comes of it."""
-        common = self._scheme.common(self._key, self._digest, new_key())
-        asked = run(self._scheme, self._rows, question, common=common, records=self._records)
-        order = self._scheme.reveal.order(len(self._rows), common)
-        row = asked.position if order is None else order[asked.position]
-        return Seen(asked.revealed, asked.position, self._codes[row].astype(np.int64))
-
-    def fetch(self, own: Vector) -> Vector:
-        """Ask as a person with these codes; return the codes of the record that comes back."""
-        return self._bank.fetch(own, Preferences())[1][0].codes
-
-
-class OverHttp:
-    """Servers that run, and tickets for them."""
-
-    def __init__(self, client: Client, tickets: Sequence[str]) -> None:
-        self.deployment, self._client, self._tickets = client.deployment, client, iter(tickets)
-        self._cheat = replace(client.deployment, scheme=unbounded(client.deployment.scheme))
-
-    def _ticket(self) -> str:
-        ticket = next(self._tickets, None)
-        if ticket is None:
-            raise OutOfRange("tickets", got="none left", expected="one for every question of the attack")
-        return ticket
-
-    def reveal(self, question: Question) -> Seen:
-        """Ask, honestly or not, and return all that comes of it."""
-        revealed, record = self._client.reveal(question, ticket=self._ticket(), deployment=self._cheat)
-        return Seen(revealed, self._cheat.scheme.nearest(revealed), record.codes)
+        return self._asked(question, self._cheat)
 
     def fetch(self, own: Vector) -> Vector:
         """Ask as a person with these codes; return the codes of the record that comes back."""
         question, _ = self.deployment.question(own, Preferences())
-        return self._client.reveal(question, ticket=self._ticket())[1].codes
+        return self._asked(question, self.deployment).record
+
+
+def in_process(database: Database, deployment: Deployment) -> Asking:
+    """Return a deployment in this process, to be attacked."""
+    return Asking(Local(database, deployment))

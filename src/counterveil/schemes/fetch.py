@@ -12,10 +12,11 @@ Paper: the step after `system_model_case1`, "we use this index to perform the SP
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,27 @@ from numpy.typing import NDArray
 from .. import engine
 from ..algebra import checks
 from ..algebra.arrays import Bytes, Order
+from ..algebra.field import Ring
 from ..algebra.gf256 import GF256
 from ..crypto.randomness import CommonRandomness, Fresh, Randomness
 from ..crypto.sharing import reconstruct, split, zero_share
+from ..engine.party import Party, Send, Take
 from ..errors import EmptyDatabase, TooFewServers, WrongShape, WrongType
 
 LEAST_PART = 16  # bytes: a missing part of a package must be beyond guessing
+BYTES = Ring(256)
 _GF256 = GF256()
+
+
+class Setting(Protocol):
+    """What the record step needs to know of a scheme."""
+
+    @property
+    def alphas(self) -> tuple[int, ...]: ...
+    @property
+    def collusion(self) -> int: ...
+    @property
+    def liars(self) -> int: ...
 
 
 def as_records(records: Sequence[bytes] | Bytes) -> Bytes:
@@ -224,6 +239,85 @@ def make_spir(*, servers: int, collusion: int, length: int, chosen: bool = False
     """
     whole = collusion > 1 or chosen or servers - 1 > max(1, length // LEAST_PART)
     return Polynomials(servers, collusion, length) if whole else Subsets(servers, length)
+
+
+def spir_of(setting: Setting, length: int) -> Spir:
+    """Return the record step of a scheme: all its servers take part, but as many as it lets lie."""
+    servers = len(setting.alphas) - setting.liars
+    return make_spir(servers=servers, collusion=setting.collusion, length=length, chosen=setting.liars > 0)
+
+
+class _Step(NamedTuple):
+    """One record step: the seats that make the record, and what each server gets."""
+
+    among: tuple[int, ...]
+    sent: list[tuple[tuple[int, ...], Bytes]]  # by seat: whom the query says it is for, and the query
+
+
+def fetched(
+    setting: Setting, record: int, count: int, positions: Sequence[int], honest: Sequence[int], draw: Randomness
+) -> Party[tuple[bytes, ...]]:
+    """Play the applicant for the records at these positions, of `count`: one request each, from honest servers.
+
+    All queries are made before the first is sent, and nothing is computed until all answers are there.
+    """
+    spir, seats = spir_of(setting, record), range(len(setting.alphas))
+    steps = [_step(spir, seats, honest, count, position, draw) for position in positions]
+    answers: list[dict[int, Bytes]] = [{} for _ in steps]
+    for request, (step, parts) in enumerate(zip(steps, answers, strict=True), start=1):
+        for seat, (among, query) in enumerate(step.sent):
+            yield Send(seat, query, BYTES, request, among)
+        for seat in seats:
+            parts[seat] = yield Take(seat, spir.part, BYTES, request)
+    recovered = zip(steps, answers, strict=True)
+    return tuple(spir.recover([parts[seat] for seat in step.among]) for step, parts in recovered)
+
+
+def _step(
+    spir: Spir, seats: Sequence[int], honest: Sequence[int], count: int, position: int, draw: Randomness
+) -> _Step:
+    """Prepare one record step, to a random set of honest servers.
+
+    A server that is left out gets a query too, of noise, and a random set that it is in: whether it was left out by
+    chance, or because it lied, looks the same to it.
+    """
+    among = _some(honest, spir.servers, draw)
+    queries = dict(zip(among, spir.query(count, position, draw), strict=True))
+    sent = []
+    for seat in seats:
+        asked = among
+        if seat not in among:
+            others = [other for other in seats if other != seat]
+            asked = tuple(sorted((*_some(others, spir.servers - 1, draw), seat)))
+            queries[seat] = spir.query(count, 0, draw)[0]
+        sent.append((asked, queries[seat]))
+    return _Step(among, sent)
+
+
+def _some(seats: Sequence[int], size: int, draw: Randomness) -> tuple[int, ...]:
+    """Return so many of these seats, every set as likely; all of them without a draw where there is no choice."""
+    left = list(seats)
+    while len(left) > size:
+        left.pop(int(draw.elements(len(left), 1)[0]))
+    return tuple(sorted(left))
+
+
+def served(
+    spir: Spir,
+    place: int,
+    records: Bytes,
+    count: int,
+    common: Callable[[], tuple[CommonRandomness, Order | None]],
+    request: int,
+) -> Party[None]:
+    """Play one server, at place 1..N among those asked, for one record.
+
+    `common` returns what these servers share and the ticket's order. It is called after the query has arrived.
+    """
+    check = partial(spir.check, "record query", count=count)
+    query = yield Take("applicant", spir.query_bytes(count), BYTES, request, check)
+    shared, order = common()
+    yield Send("applicant", spir.answer(place, records, query, shared, order=order, request=request), BYTES, request)
 
 
 class RecordTranscript(NamedTuple):

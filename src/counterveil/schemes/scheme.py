@@ -1,4 +1,4 @@
-"""A scheme is a form times a reveal: query, answer, recover.
+"""A scheme is a form times a reveal, and the protocol that computes it: query, answer, recover.
 
 The paper's six schemes are rows of the table `CATALOGUE`, and so are their two-server versions.
 """
@@ -10,6 +10,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,11 @@ from ..algebra.arrays import Bytes, Codes, Vector
 from ..algebra.field import Residues
 from ..crypto.randomness import VERSION, Common, Fresh, Randomness, Streams, frame, new_key
 from ..engine import Blocks
+from ..engine.party import Inbox, Party, Role, Send, Take, chained, play
 from ..errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
 from .forms import Form, Question, make_form
-from .reveals import Outcome, Reader, Reveal, Symbols, make_reveal
+from .protocols import Choose, Held, Outcome, Protocol, Request, Seen, Size, make_protocol
+from .reveals import Reveal, make_reveal
 
 CATALOGUE: dict[str, tuple[str, str]] = {
     "baseline": ("euclidean", "distances"),
@@ -35,17 +38,21 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "linear-diff": ("linear", "differences"),
     "linear-mask": ("linear", "masked"),
 }
+ALIASES: dict[str, tuple[str, str, dict[str, Any]]] = {  # reveals whose old names say how they are computed
+    "sealed_record": ("sealed", "garbled", {"records_inside": True}),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """A form, a reveal, and public numbers that fit the pair; `Scheme.of` computes them.
+    """A form, a reveal, a protocol, and public numbers that fit them; `Scheme.of` computes them.
 
     Security: public.
     """
 
     form: Form
     reveal: Reveal
+    protocol: Protocol
     alphas: tuple[int, ...]  # one for each server
     collusion: int  # T: so many servers together learn nothing
     field: Residues
@@ -58,8 +65,8 @@ class Scheme:
             lying = f", {self.liars} of whom may lie" if self.liars else ""
             enough = f"at least {self.needed(self.liars)}: {self.form.name} against {self.collusion}{lying}"
             raise TooFewServers("servers", got=self.servers, expected=enough)
-        self.reveal.check(self)
-        least = self.reveal.least(self.form.bound, self.servers)
+        self.protocol.check(self)
+        least = self.protocol.least(self.form.bound, self.reveal, self.servers)
         if self.field.q <= least:
             raise InvalidField("q", got=self.field.q, expected=f"a {self.field.kind} above {least}")
         object.__setattr__(self, "alphas", self.field.check_alphas(self.alphas))
@@ -69,6 +76,7 @@ class Scheme:
         cls,
         form: Form,
         reveal: Reveal,
+        protocol: Protocol | None = None,
         *,
         servers: int | None = None,
         collusion: int | None = None,
@@ -92,14 +100,20 @@ class Scheme:
             raise WrongShape("alphas", got=len(points), expected=f"one for each of {servers} servers")
         if collusion is None:
             collusion = max(1, (servers - 1) // form.degree)
-        smallest = reveal.arithmetic(reveal.least(form.bound, servers))
+        protocol = protocol or make_protocol(reveal.protocol)
+        smallest = protocol.arithmetic(protocol.least(form.bound, reveal, servers))
         field = smallest if q is None else replace(smallest, q=q)
         if field.q > smallest.q:
             least = f"the smallest {field.kind}, {smallest.q}"
             warnings.warn(f"q = {q}: {least}, gives away less", OversizedField, stacklevel=2)
         if reveal.masked and reveal.d_min == 1:
             warnings.warn(f"{reveal.name}: d_min = 1 means no mask; every cost is revealed", NoMask, stacklevel=2)
-        return cls(form=form, reveal=reveal, alphas=points, collusion=collusion, field=field)
+        return cls(form=form, reveal=reveal, protocol=protocol, alphas=points, collusion=collusion, field=field)
+
+    @property
+    def name(self) -> str:
+        """What terms call it: ``"form/reveal"``."""
+        return f"{self.form.name}/{self.protocol.names(self.reveal.name)}"
 
     @property
     def servers(self) -> int:
@@ -132,33 +146,38 @@ class Scheme:
         Security: row n may be seen by server n; any T rows are uniform whatever the question.
         Paper: `queries_no_weight`, `queries_weighted`.
         """
-        return self.reveal.query(self, question, randomness)
+        return self.protocol.query(self, question, randomness)
 
     @property
     def symbols(self) -> int:
-        """Symbols sent up to each server."""
-        return self.reveal.symbols(self.form)
+        """Symbols of a question sent up to each server."""
+        return self.protocol.symbols(self.form)
 
-    @property
-    def alphabet(self) -> Residues:
-        """What the symbols of an answer are."""
-        return self.reveal.alphabet(self.field)
+    def requests(self, size: Size) -> tuple[Request, ...]:
+        """Return how much goes to and from each server, request by request."""
+        return self.protocol.requests(self, size)
 
-    def sent(self, server: int, count: int, record: int = 0) -> int:
-        """Return how many symbols server n = 1..N sends down for `count` rows, with records of so many bytes."""
-        return self.reveal.sent(self, server, count, record)
+    def ask(self, question: Question, size: Size, draw: Randomness, choose: Choose | None = None) -> Party[Seen]:
+        """Return the applicant's party; `choose` says which positions to fetch, by default the k least costs."""
+        return self.protocol.ask(self, question, size, draw, choose or partial(nearest, size.k))
+
+    def answering(self, seat: int, request: int, held: Held, among: Sequence[int] | None = None) -> Party[None]:
+        """Return the party of the server at a seat, for one request to these seats, by default all."""
+        return self.protocol.answer(self, seat, request, tuple(range(self.servers) if among is None else among), held)
 
     def stream(
         self, server: int, rows: ArrayLike | Blocks, query: ArrayLike, common: Streams, records: Bytes | None = None
-    ) -> Iterator[Symbols]:
-        """Return the answer of server n = 1..N, part by part; the records are needed where it brings them.
+    ) -> Iterator[Any]:
+        """Return the answer of server n = 1..N to a question, part by part; records are needed where it brings them.
 
         Security: to be seen by the applicant; holds the reveal and nothing else, however the queries were made up.
         """
         checks.integer("server", server, 1, self.servers)
         share = self.field.check("query", query, self.symbols)
         codes = rows if isinstance(rows, Blocks) else self.form.load(rows)
-        return self.reveal.stream(self, server, codes, share, common, records)
+        party = self.answering(server - 1, 0, Held(codes, records, lambda _: common))
+        next(party)
+        return _sent(party, share)
 
     def answer(
         self, server: int, rows: ArrayLike | Blocks, query: ArrayLike, common: Streams, records: Bytes | None = None
@@ -166,30 +185,34 @@ class Scheme:
         """Return the answer of server n = 1..N, whole: an array of symbols."""
         return np.concatenate(list(self.stream(server, rows, query, common, records)))
 
-    def reader(self, question: Question, queries: Vector, count: int, record: int = 0) -> Reader:
-        """Return what takes answers in as they come, for `count` rows with records of so many bytes."""
-        sent = self._each("queries", queries)
-        checked = [self.field.check(f"query to server {n}", q, self.symbols) for n, q in enumerate(sent, 1)]
-        return self.reveal.reader(self, question, np.stack(checked), checks.integer("count", count, 1), record)
-
     def recover(
         self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int, record: int = 0
     ) -> Outcome:
         """Return what whole answers come to, after checking every one of them."""
-        reader = self.reader(question, queries, count, record)
-        for n, answer in enumerate(self._each("answers", answers), start=1):
-            reader.feed(n - 1, self.alphabet.check(f"answer of server {n}", answer, self.sent(n, count, record)))
-        return reader.outcome()
+        sent = [
+            self.field.check(f"query to server {n}", q, self.symbols)
+            for n, q in enumerate(self._each("queries", queries), 1)
+        ]
+        size, inbox = Size(checks.integer("count", count, 1), record), Inbox()
+        asked = self.requests(size)[0]
+        for seat, answer in enumerate(self._each("answers", answers)):
+            symbols = asked.answered.check(f"answer of server {seat + 1}", answer, asked.down[seat])
+            inbox.put(seat, 0, symbols.astype(np.uint8) if asked.streams else symbols)
+        party = self.protocol.read(self, question, np.stack(sent), size)
+        try:
+            effect = next(party)
+            while True:
+                if not isinstance(effect, Take):
+                    raise AssertionError("reading an answer sends nothing")
+                effect = party.send(inbox.take(effect))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
     def _each(self, what: str, messages: object) -> list[Any]:
         listed = checks.listed(what, messages, "one for each server")
         if len(listed) != self.servers:
             raise WrongShape(what, got=len(listed), expected=f"one for each of {self.servers} servers")
         return listed
-
-    def nearest(self, revealed: Vector) -> int:
-        """Return the position of the nearest row, in the ticket's order where the reveal shuffles."""
-        return self.reveal.nearest(self.field, revealed)
 
     def digest(self, rows: ArrayLike, records: Bytes | None = None) -> bytes:
         """Return the digest of everything that the servers must agree on (rule 4)."""
@@ -200,6 +223,7 @@ class Scheme:
         parts: list[bytes | str | int] = [VERSION, frame(codes.shape), as_bytes(codes).tobytes()]
         parts += [frame(held.shape), held.tobytes()]
         parts += [self.form.name, _canonical(self.form), _canonical(self.reveal)]
+        parts += [self.protocol.name, _canonical(self.protocol)]
         parts += [self.field.q, frame(self.alphas), self.servers, self.collusion]
         digest = hashlib.sha256()
         for part in parts:
@@ -211,13 +235,31 @@ class Scheme:
         return Common(key, digest=digest, ticket=ticket, servers=self.alphas)
 
 
-def _canonical(part: Form | Reveal) -> str:
+def _canonical(part: Form | Reveal | Protocol) -> str:
     return json.dumps(asdict(part), sort_keys=True)
 
 
 def as_bytes(codes: Codes) -> Bytes:
     """Return every row's codes as little-endian bytes, an (M, bytes) array."""
     return np.ascontiguousarray(codes, dtype=f"<u{codes.itemsize}").view(np.uint8)
+
+
+def nearest(k: int, relative: Vector) -> list[int]:
+    """Return the positions of the k least costs, the least first; of equal ones the first (rule 7)."""
+    return [int(p) for p in np.argsort(relative, kind="stable")[:k]]
+
+
+def _sent(party: Party[None], received: Any) -> Iterator[Any]:
+    """Resume a server's party with its query; return what it sends."""
+    try:
+        effect = party.send(received)
+        while True:
+            if not isinstance(effect, Send):
+                raise AssertionError("an answer takes nothing more")
+            yield effect.symbols
+            effect = next(party)
+    except StopIteration:
+        return
 
 
 class Transcript(NamedTuple):
@@ -227,7 +269,8 @@ class Transcript(NamedTuple):
     answers: list[Any]
     revealed: Vector
     position: int
-    record: bytes | None  # where the answers bring it
+    record: bytes | None  # where records were given
+    record_queries: list[Any]  # by server: all it sees of the record step
 
 
 def run(
@@ -239,19 +282,36 @@ def run(
     common: Streams | None = None,
     records: Bytes | None = None,
 ) -> Transcript:
-    """Play all parties: the applicant asks, every server answers, the applicant recovers."""
-    queries = scheme.query(question, randomness or Fresh())
-    common = common or scheme.common(new_key(), scheme.digest(rows), b"run")
+    """Play all parties: the applicant asks, every server answers, the applicant recovers; then fetches, given records.
+
+    The run is held to the sizes that the scheme says beforehand.
+    """
     codes = scheme.form.load(rows)
-    reader = scheme.reader(question, queries, len(codes), 0 if records is None else records.shape[1])
-    answers = []
-    for n, query in enumerate(queries, start=1):
-        parts = list(scheme.stream(n, codes, query, common, records))
-        for part in parts:
-            reader.feed(n - 1, part)
-        answers.append(np.concatenate(parts))
-    found = reader.outcome()
-    return Transcript(queries, answers, found.revealed, scheme.nearest(found.revealed), found.record)
+    shared = common or scheme.common(new_key(), scheme.digest(rows), b"run")
+    size = Size(len(codes), 0 if records is None else records.shape[1])
+    asked, held = scheme.requests(size), Held(codes, records, lambda _: shared)
+    seats, messages = range(scheme.servers), list[tuple[Role, Send]]()
+    parties: dict[Role, Party[Any]] = {"applicant": scheme.ask(question, size, randomness or Fresh())}
+    for seat in seats:
+        parties[seat] = chained([scheme.answering(seat, number, held) for number in range(len(asked))])
+    seen: Seen = play(parties, watch=lambda role, send: messages.append((role, send)))["applicant"]
+
+    def sent(source: Role, to: Role, request: int) -> Any:
+        parts = [m.symbols for role, m in messages if (role, m.to, m.request) == (source, to, request)]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint8)
+
+    for number, request in enumerate(asked):
+        sizes = [(sent("applicant", seat, number).size, sent(seat, "applicant", number).size) for seat in seats]
+        if sizes != [(request.up, down) for down in request.down]:
+            raise AssertionError(f"request {number}: got messages of {sizes}, expected {request}")
+    return Transcript(
+        queries=np.stack([sent("applicant", seat, 0) for seat in seats]),
+        answers=[sent(seat, "applicant", 0) for seat in seats],
+        revealed=seen.revealed,
+        position=seen.positions[0],
+        record=seen.records[0] if seen.records else None,
+        record_queries=[sent("applicant", seat, 1) for seat in seats],
+    )
 
 
 def pair_named(name: str) -> tuple[str, str]:
@@ -260,6 +320,13 @@ def pair_named(name: str) -> tuple[str, str]:
     if not slash:
         raise UnknownName("scheme", got=name, expected=f"one of {', '.join(CATALOGUE)}, or form/reveal")
     return form, reveal
+
+
+def make_parts(reveal: str, **parameters: Any) -> tuple[Reveal, Protocol]:
+    """Build a reveal and the protocol that computes it, from the reveal's name or an alias of both."""
+    name, protocol, options = ALIASES.get(reveal, (reveal, "", {}))
+    made = make_reveal(name, **parameters)
+    return made, make_protocol(protocol or made.protocol, **options)
 
 
 def make_scheme(
@@ -287,5 +354,5 @@ def make_scheme(
     """
     form_name, reveal_name = pair_named(name)
     form = make_form(form_name, levels=levels, d=d, **parameters)
-    reveal = make_reveal(reveal_name, shuffle=shuffle, d_min=d_min, expansion=expansion)
-    return Scheme.of(form, reveal, servers=servers, collusion=collusion, alphas=alphas, q=q)
+    reveal, protocol = make_parts(reveal_name, shuffle=shuffle, d_min=d_min, expansion=expansion)
+    return Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion, alphas=alphas, q=q)

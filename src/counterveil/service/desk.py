@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -17,11 +17,11 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from ..algebra.compiled import cores
-from ..errors import Refused
+from ..errors import CounterveilError, Refused
 from ..terms import wire
 from .connections import HANG_UP
 from .limits import GaveWay, Place, Places
-from .server import Admitted, Reply, Server
+from .server import Reply, Server, Turn
 
 T = TypeVar("T")
 
@@ -44,17 +44,30 @@ async def _hang_up(scope: Scope, receive: Receive) -> None:
             pass
 
 
-async def _body(receive: Receive, place: Place) -> bytes:
-    body, more = bytearray(), True
-    while more:
-        with place.waiting():
-            message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk, more = message.get("body", b""), message.get("more_body", False)
-        place.moved(len(chunk))
-        body += chunk
-    return bytes(body)
+class _Body:
+    """The body of an HTTP request, as far as it has arrived."""
+
+    def __init__(self, receive: Receive, place: Place) -> None:
+        self._receive, self._place, self._more = receive, place, True
+        self.here = bytearray()
+
+    async def reach(self, length: int) -> bytes:
+        """Wait for so many bytes, or for the end; return what is there."""
+        while self._more and len(self.here) < length:
+            with self._place.waiting():
+                message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk, self._more = message.get("body", b""), message.get("more_body", False)
+            self._place.moved(len(chunk))
+            self.here += chunk
+        return bytes(self.here)
+
+    async def skip(self) -> None:
+        """Wait for the end, and keep nothing."""
+        while self._more:
+            self.here.clear()
+            await self.reach(1)
 
 
 class _Source:
@@ -90,21 +103,21 @@ class Desk:
     async def serve(self, kind: wire.RequestKind, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or raise why not."""
         try:
-            admitted = await self._admitted(Request(scope, receive), kind)
-            async with self._answers.hold(name=admitted.fingerprint) as place:
+            turn = await self._turn(Request(scope, receive), kind)
+            async with self._answers.hold(name=turn.fingerprint) as place:
                 if await Request(scope, receive).is_disconnected():
                     raise ClientDisconnect  # before the ticket is spent
-                await run_in_threadpool(admitted.spend)
-                reply = await self._compute(partial(_Source, admitted.answer))
+                await run_in_threadpool(turn.spend)
+                reply = await self._compute(partial(_Source, turn.answer))
                 # After its last answer a ticket's connection has served: a page cannot close it, and two questions
                 # over one connection are one person's.
-                headers = {"content-length": str(reply.length)} | ({"connection": "close"} if admitted.last else {})
+                headers = {"content-length": str(reply.length)} | ({"connection": "close"} if turn.last else {})
                 await self._send(reply, headers, place, scope, receive, send)
         except GaveWay:
             await _hang_up(scope, receive)
 
-    async def _admitted(self, request: Request, kind: wire.RequestKind) -> Admitted:
-        """Read a body no longer than the terms allow, and check it; a longer one is refused before it is read."""
+    async def _turn(self, request: Request, kind: wire.RequestKind) -> Turn:
+        """Read a request no longer than the terms allow. Its head is checked before the rest is waited for."""
         length = request.headers.get("content-length", "")
         if "transfer-encoding" in request.headers or not (length.isascii() and length.isdigit()):
             raise Refused("length_required", "a request must say how long its body is")
@@ -112,12 +125,23 @@ class Desk:
             raise Refused("too_long", f"{length[:20]} bytes, where the longest request has {self._most}")
         async with self._bodies.hold(int(length)) as place:
             seconds = _BODY + int(length) / _SLOWEST_WRITER
+            body = _Body(request.receive, place)
             try:
                 with anyio.fail_after(seconds):
-                    body = await _body(request.receive, place)
+                    head = await body.reach(min(int(length), wire.ENVELOPE))
+                    try:
+                        admitted = await self._check(self._server.admit, head[: wire.ENVELOPE], int(length), kind)
+                    except CounterveilError:
+                        await body.skip()  # or the other end may not read why it is refused
+                        raise
+                    whole = await body.reach(int(length) + 1)  # to its end
             except TimeoutError:
                 raise Refused("too_slow", f"the body did not arrive within {seconds:.0f} seconds") from None
-            return await anyio.to_thread.run_sync(self._server.admit, body, kind, limiter=self._checking)
+            return await self._check(admitted.read, whole)
+
+    async def _check(self, work: Callable[..., T], *args: Any) -> T:
+        """Do what takes a moment, beside the answers of others."""
+        return await anyio.to_thread.run_sync(partial(work, *args), limiter=self._checking)
 
     async def _send(
         self, reply: _Source, headers: dict[str, str], place: Place, scope: Scope, receive: Receive, send: Send

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,21 +18,22 @@ import msgspec
 import numpy as np
 
 from .. import engine
-from ..algebra import checks
 from ..crypto.keys import SigningKey
-from ..crypto.randomness import key_id
-from ..errors import InvalidBundle, InvalidKey, InvalidTerms, Refused
+from ..crypto.randomness import Common, key_id
+from ..engine.party import Enter, Party, Send, Take, entered
+from ..errors import Malformed, Refused
 from ..institution.database import Database
-from ..schemes.fetch import Spir, make_spir
+from ..schemes.protocols import Held
+from ..schemes.protocols import Request as Sizes
 from ..schemes.scheme import Scheme
 from ..terms import tickets, wire
-from ..terms.deployment import Deployment
-from ..terms.published import check_terms, deployment_of
-from ..terms.wire import Claims, Manifest, Request, RequestKind, SignedTerms
-from .ledger import Ledger
+from ..terms.wire import Claims, Manifest, Request, RequestKind, SignedTerms, Ticket
+from .epochs import Epoch, check_holdings, make_epoch
+from .ledger import AnyLedger, Entry, Key
 
 _TICKETS = 64  # tickets whose shuffle order is cached for the record step
 _ORDERS = 64 << 20  # bytes that these may take
+_PART = 1 << 16  # bytes of an answer that are handed out at a time, or more
 
 SOFTWARE = f"counterveil {version('counterveil')}"
 
@@ -47,13 +49,39 @@ class Reply(NamedTuple):
         return b"".join(self.parts)
 
 
-class Admitted(NamedTuple):
-    """A request that may be answered, if its ticket is not used up."""
+@dataclass(eq=False)
+class Turn:
+    """A request that was read whole: first it is entered in the ledger, then it is answered."""
 
     fingerprint: bytes  # SHA-256 of its bytes, which hold the applicant's secret
-    spend: Callable[[], None]  # enters it in the ledger, or refuses
-    answer: Callable[[], Reply]  # only after `spend`
     last: bool  # whether it is the last that its ticket gives here
+    ledger: AnyLedger
+    party: Party[None]
+    enter: Enter
+    head: bytes  # what stands before the body of the answer
+    length: int  # bytes of that body
+
+    def spend(self) -> None:
+        """Enter the request, durably, or refuse it."""
+        self.ledger.perform(self.enter.entry)
+
+    def answer(self) -> Reply:
+        """Return the answer, after `spend`."""
+        parts = self._parts()
+        return Reply(len(self.head) + self.length, chain([self.head + next(parts)], parts))
+
+    def _parts(self) -> Iterator[bytes]:
+        """Hand out what the party sends, several short messages at a time."""
+        held: list[bytes] = []
+        for effect in self.party:
+            if not isinstance(effect, Send):
+                raise AssertionError(f"got {effect}, expected only messages to the applicant")
+            held.append(wire.pack(effect.alphabet, effect.symbols))
+            if sum(map(len, held)) >= _PART:
+                yield b"".join(held)
+                held = []
+        if held or not self.length:
+            yield b"".join(held)
 
     def answered(self) -> Reply:
         """Spend, then answer."""
@@ -61,19 +89,11 @@ class Admitted(NamedTuple):
         return self.answer()
 
 
-def check_holdings(number: int, database: Database, issued: SignedTerms, own: SigningKey) -> Deployment:
-    """Refuse terms that are not those of this bundle and this server's key; return what is to be served."""
-    terms = check_terms(issued).terms
-    deployment = deployment_of(terms)
-    checks.integer("server", number, 1, deployment.scheme.servers)
-    if database.digest != terms.database or database.signer.hex() != terms.issuer:
-        raise InvalidTerms("terms", got="another bundle's", expected=f"those of {database.digest}")
-    if database.packed != terms.packages:
-        raise InvalidBundle("bundle", got="other packages than the terms name", expected="the file they were made for")
-    if own.public.hex() != terms.keys[number - 1]:
-        raise InvalidKey("server's key", got="another one", expected=f"that of server {number} in the terms")
-    deployment.check_serves(database)
-    return deployment
+class Admitted(NamedTuple):
+    """A request whose head is in order; its body is still to come."""
+
+    head: int  # bytes before the body
+    read: Callable[[bytes], Turn]  # of the whole request
 
 
 class Server:
@@ -82,8 +102,7 @@ class Server:
     Parameters
     ----------
     number : which server this is, 1..N.
-    database : the signed database that the terms name.
-    issued : the terms, signed by the issuer.
+    epochs : what it serves; the manifest shows the terms of the last one.
     key : the servers' common key.
     own : this server's own private key, whose public key stands in the terms.
     """
@@ -91,141 +110,171 @@ class Server:
     def __init__(
         self,
         number: int,
-        database: Database,
-        issued: SignedTerms,
+        epochs: Sequence[Epoch],
         *,
         key: bytes,
         own: SigningKey,
-        ledger: Ledger,
-        threads: int = 1,
-        least: int = engine.WORTHWHILE,
+        ledger: AnyLedger,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        deployment, terms = check_holdings(number, database, issued, own), issued.terms
-        self.number, self.ledger, self.terms, self.addresses = number, ledger, terms, issued.addresses
-        self._scheme, self._key, self._clock, self._digest = deployment.scheme, key, clock, issued.digest
-        self._rows = engine.opened(deployment.rows(database.codes), threads=threads, least=least)
-        self._records = database.served
-        self._says = deployment.says(len(self._rows))
-        few = min(_TICKETS, _ORDERS // (8 * len(self._rows)))
-        self._common = lru_cache(few)(lambda signed, scheme: scheme.common(key, self._digest, signed))
+        self.number, self.ledger, self._key, self._clock = number, ledger, key, clock
+        self._epochs = {epoch.issued.digest: epoch for epoch in epochs}
+        self.epoch = epochs[-1]
+        issued = self.epoch.issued
+        self.terms, self.addresses = issued.terms, issued.addresses
+        few = min(_TICKETS, _ORDERS // (8 * len(self.epoch.rows)))
+        self._common = lru_cache(few)(self._drawn)
         self._key_id = key_id(key)
         bare = Manifest(number, self._key_id.hex(), ledger.instance.hex(), SOFTWARE, issued)
         self.manifest = msgspec.structs.replace(bare, signature=own.sign("manifest", *bare.signed()).hex())
         self._rehearse()
 
+    def _drawn(self, scheme: Scheme, digest: bytes, signed: bytes | None) -> Common:
+        return scheme.common(self._key, digest, signed)
+
     def _rehearse(self) -> None:
-        """Run once what a question runs, with nothing in it, so that whatever is to be compiled is compiled now."""
-        field, count = self._scheme.field, len(self._rows)
-        standing = self._scheme.common(self._key, self._digest, None)
-        self._scheme.form.evaluate(field, self._rows, np.zeros(self._scheme.form.symbols, dtype=np.int64))
-        engine.xor(self._records, np.zeros(len(self._records), dtype=bool))
-        self._scheme.reveal.order(count, standing)
-        wire.pack(field, standing.elements("rehearsal", field.q, count))
+        """Begin to answer a question with nothing in it, so that whatever is to be compiled is compiled now."""
+        scheme = self.epoch.deployment.scheme
+        scheme = scheme.among(range(1, scheme.needed() + 1))
+        standing = self._drawn(scheme, self.epoch.issued.digest, None)
+        held = Held(self.epoch.rows, self.epoch.records, lambda _: standing)
+        for request in range(len(scheme.requests(self.epoch.size)[:2])):
+            party = scheme.answering(0, request, held)
+            take = next(party)
+            if isinstance(take, Take):
+                effect = party.send(take.check(np.zeros(take.count, dtype=np.uint8 if request else np.int64)))
+                if isinstance(effect, Send):
+                    wire.pack(effect.alphabet, effect.symbols)
+            party.close()
 
     def about(self) -> dict[str, Any]:
         """Return what is worth a line in the log when it starts."""
-        terms = self.terms
+        terms, epoch = self.terms, self.epoch
         named = {"server": self.number, "of": terms.parameters.servers, "service": terms.service}
-        named |= {"scheme": terms.parameters.scheme, "gives": self._says}
-        return named | {"rows": terms.rows, "tickets": terms.tickets, "digest": self._digest.hex()}
+        named |= {"scheme": terms.parameters.scheme, "gives": epoch.deployment.says(len(epoch.rows))}
+        return named | {"rows": terms.rows, "tickets": terms.tickets, "digest": epoch.issued.digest.hex()}
 
     @property
     def longest(self) -> int:
         """The most bytes that a request can have: the body that the terms imply, and its envelope."""
-        question = self._scheme.field.packed(self._scheme.symbols)
-        records = [self._spir(liars).query_bytes(self._positions) for liars in range(self.terms.robust + 1)]
-        return max(question, *records) + wire.ENVELOPE
-
-    @property
-    def _positions(self) -> int:
-        return self._scheme.reveal.positions(len(self._rows))
+        bodies = []
+        for epoch in self._epochs.values():
+            scheme = epoch.deployment.scheme
+            for liars in range(epoch.issued.terms.robust + 1):
+                asked = scheme.among(range(1, scheme.needed(liars) + 1), liars).requests(epoch.size)
+                bodies += [request.sent.packed(request.up) for request in asked]
+        return max(bodies) + wire.ENVELOPE
 
     def answer(self, body: bytes) -> Reply:
         """Answer a question."""
-        return self.admit(body, "query").answered()
+        return self.turn(body, "query").answered()
 
     def record(self, body: bytes) -> Reply:
         """Answer a record step."""
-        return self.admit(body, "record-query").answered()
+        return self.turn(body, "record-query").answered()
 
-    def admit(self, body: bytes, kind: RequestKind) -> Admitted:
-        """Read a request and check everything about it but whether it was asked before. It takes no time to speak of.
+    def turn(self, body: bytes, kind: RequestKind) -> Turn:
+        """Read a request that is here whole, and check everything about it but whether it was asked before."""
+        return self.admit(body[: wire.ENVELOPE], len(body), kind).read(body)
 
-        Refusals say nothing that depends on what others asked: whoever holds a ticket but not the secret of a request
-        gets the same refusal for every guess at it (rule 13).
+    def admit(self, head: bytes, length: int, kind: RequestKind) -> Admitted:
+        """Check all that stands before the body of a request of so many bytes, its ticket too. It takes no time.
+
+        `head` are the first bytes, `wire.ENVELOPE` of them or all. Refusals say nothing that depends on what others
+        asked: whoever holds a ticket but not the secret of a request gets the same refusal for every guess at it
+        (rule 13).
         """
-        message = wire.decode_request(body, kind)
+        message, start = wire.decode_head(head, length, kind)
         if message.server != self.number:
             raise Refused("wrong_server", f"this is server {self.number}, not server {message.server}")
-        if message.terms != self._digest:
+        epoch = self._epochs.get(message.terms)
+        if epoch is None:
             raise Refused("other_terms", "the request was made for other terms than these: read the manifest again")
         if message.key != self._key_id:
             raise Refused("other_key", "the servers have another common key now: read the manifest again")
         ticket = wire.decode_ticket(message.ticket)
-        tickets.verify(ticket, self.terms, self._clock())
+        tickets.verify(ticket, epoch.issued.terms, self._clock())
         claims = ticket.claims
         if self.number not in claims.servers or self.number not in message.among:
             raise Refused("ticket_for_other_servers", f"the ticket, or the request, is not for server {self.number}")
-        needed = self._scheme.needed(claims.liars)
+        offered = epoch.deployment.scheme
+        needed = offered.needed(claims.liars)
         if len(claims.servers) != needed:
             raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
-        scheme = self._scheme.among(claims.servers, claims.liars)
-        check = self._question if kind == "query" else self._record_step
-        fingerprint, holder = hashlib.sha256(body).digest(), hashlib.sha256(message.secret).digest()
-        return Admitted(
-            fingerprint,
-            partial(self.ledger.spend, claims.id, message.request, fingerprint, claims.expires, holder),
-            check(message, claims, ticket.signed, scheme),
-            last=scheme.reveal.inside or message.request == claims.k,
-        )
+        scheme = offered.among(claims.servers, claims.liars)
+        _check_request(message, claims, scheme)
+        take = next(self._party(message, ticket, scheme, epoch))
+        if not isinstance(take, Take):
+            raise AssertionError("a server takes before it does anything else")
+        what, size = kind.replace("-", " "), take.alphabet.packed(take.count)
+        if length - start != size:
+            raise Malformed(what, got=f"{length - start} bytes", expected=f"{size}")
 
-    def _question(self, message: Request, claims: Claims, signed: bytes, scheme: Scheme) -> Callable[[], Reply]:
-        """Check a question; return what answers it."""
+        def read(body: bytes) -> Turn:
+            symbols = take.check(wire.unpack(what, take.alphabet, body[start:], take.count))
+            fingerprint, holder = hashlib.sha256(body).digest(), hashlib.sha256(message.secret).digest()
+            key = Key(claims.id, request=message.request)
+            entry = Entry(key, "spent", fingerprint, claims.expires, holder=holder)
+            party = entered(self._party(message, ticket, scheme, epoch), entry)
+            next(party)
+            enter = party.send(symbols)
+            if not isinstance(enter, Enter):
+                raise AssertionError("a server enters before it speaks")
+            asked = scheme.requests(epoch.size._replace(k=claims.k))
+            last = message.request + 1 == len(asked)
+            return Turn(fingerprint, last, self.ledger, party, enter, *self._head(message, claims, asked))
+
+        return Admitted(start, read)
+
+    def _party(self, message: Request, ticket: Ticket, scheme: Scheme, epoch: Epoch) -> Party[None]:
+        """Return what this server plays for a request."""
+        servers = ticket.claims.servers
+
+        def common(seats: tuple[int, ...]) -> Common:
+            among = scheme if len(seats) == scheme.servers else scheme.among([seat + 1 for seat in seats])
+            return self._common(among, epoch.issued.digest, ticket.signed)
+
+        among = [servers.index(n) for n in message.among]
+        held = Held(epoch.rows, epoch.records, common)
+        return scheme.answering(servers.index(self.number), message.request, held, among)
+
+    def _head(self, message: Request, claims: Claims, asked: Sequence[Sizes]) -> tuple[bytes, int]:
+        """Return what stands before the body of the answer, and how many bytes the body has."""
+        sizes = asked[message.request]
+        length = sizes.answered.packed(sizes.down[claims.servers.index(self.number)])
+        kind: wire.ReplyKind = "answer" if message.kind == "query" else "record-answer"
+        bare = wire.Reply(wire.VERSION, kind, self.number, claims.id, message.request, message.among, b"")
+        return wire.head(bare, length), length
+
+
+def _check_request(message: Request, claims: Claims, scheme: Scheme) -> None:
+    """Refuse what is neither a question nor record 1..k of its ticket, to all its servers but as many as may lie."""
+    if message.kind == "query":
         if message.request or message.among != claims.servers:
             raise Refused("malformed", "a question is request 0, to all servers of its ticket")
-        share = wire.unpack("query", scheme.field, message.body, scheme.symbols)
+        return
+    if not scheme.protocol.fetches:
+        raise Refused("malformed", "a record step, where the answer brings the record")
+    if not 1 <= message.request <= claims.k:
+        raise Refused("malformed", f"request {message.request} of a ticket for {claims.k} records")
+    servers = len(claims.servers) - claims.liars
+    if not set(message.among) <= set(claims.servers) or len(message.among) != servers:
+        raise Refused("malformed", f"a record comes from {servers} servers of its ticket")
 
-        def answer() -> Reply:
-            common = self._common(signed, scheme)
-            place = claims.servers.index(self.number) + 1
-            length = scheme.alphabet.packed(scheme.sent(place, len(self._rows), self._records.shape[1]))
-            symbols = scheme.stream(place, self._rows, share, common, self._records)
-            return self._reply(message, claims, length, (wire.pack(scheme.alphabet, part) for part in symbols))
 
-        return answer
-
-    def _record_step(self, message: Request, claims: Claims, signed: bytes, scheme: Scheme) -> Callable[[], Reply]:
-        """Check a record step, 1..k of its ticket, to all its servers but as many as it lets lie; return the answer."""
-        if scheme.reveal.inside:
-            raise Refused("malformed", "a record step, where the answer brings the record")
-        if not 1 <= message.request <= claims.k:
-            raise Refused("malformed", f"request {message.request} of a ticket for {claims.k} records")
-        if not set(message.among) <= set(claims.servers) or len(message.among) != len(claims.servers) - claims.liars:
-            raise Refused(
-                "malformed", f"a record comes from {len(claims.servers) - claims.liars} servers of its ticket"
-            )
-        spir = self._spir(claims.liars)
-        query = spir.check("record query", np.frombuffer(message.body, dtype=np.uint8), self._positions)
-
-        def answer() -> Reply:
-            order = scheme.reveal.order(len(self._records), self._common(signed, scheme))
-            common = self._scheme.among(message.among).common(self._key, self._digest, signed)
-            place = message.among.index(self.number) + 1
-            part = spir.answer(place, self._records, query, common, order=order, request=message.request)
-            return self._reply(message, claims, part.size, [part.tobytes()])
-
-        return answer
-
-    def _reply(self, message: Request, claims: Claims, length: int, parts: Iterable[bytes]) -> Reply:
-        kind: wire.ReplyKind = "answer" if message.kind == "query" else "record-answer"
-        head = wire.head(
-            wire.Reply(wire.VERSION, kind, self.number, claims.id, message.request, message.among, b""), length
-        )
-        rest = iter(parts)
-        return Reply(len(head) + length, chain([head + next(rest)], rest))
-
-    def _spir(self, liars: int) -> Spir:
-        """Return the record step of a ticket that lets so many servers lie."""
-        servers, length = self._scheme.needed(liars) - liars, self._records.shape[1]
-        return make_spir(servers=servers, collusion=self._scheme.collusion, length=length, chosen=liars > 0)
+def open_server(
+    number: int,
+    database: Database,
+    issued: SignedTerms,
+    *,
+    key: bytes,
+    own: SigningKey,
+    ledger: AnyLedger,
+    threads: int = 1,
+    least: int = engine.WORTHWHILE,
+    clock: Callable[[], float] = time.time,
+) -> Server:
+    """Return the server of a signed database, after checking that the terms are its own."""
+    deployment = check_holdings(number, database, issued, own)
+    epoch = make_epoch(database, issued, deployment, threads=threads, least=least)
+    return Server(number, [epoch], key=key, own=own, ledger=ledger, clock=clock)

@@ -22,10 +22,9 @@ from ..schema.features import Categorical, Feature
 from ..schema.layouts import RecordKind, layout
 from ..schema.preferences import CONSTRAINTS, Costs, Preferences, Tariff, compile_costs
 from ..schema.schema import Schema
-from ..schemes.fetch import make_spir
 from ..schemes.forms import Form, Question, make_form
-from ..schemes.reveals import make_reveal
-from ..schemes.scheme import Scheme, pair_named
+from ..schemes.protocols import Size
+from ..schemes.scheme import Scheme, make_parts, pair_named
 
 AUTO = "auto"
 SEALED, OPENED = "table/sealed", "table/differences"  # what it stands for, by size
@@ -82,14 +81,14 @@ class Deployment:
         """Choose the public numbers; the field follows from them."""
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
-        reveal = make_reveal(reveal_name, shuffle=shuffle, d_min=d_min)
+        reveal, protocol = make_parts(reveal_name, shuffle=shuffle, d_min=d_min)
         if reveal.shuffle and not shuffle:
             raise NotOffered("shuffle", got=f"no shuffle of {reveal_name}", expected="always shuffled")
         if reveal.most is not None and k > reveal.most:
             raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
         form = _form(form_name, tariff, norm)
-        made = Scheme.of(form, reveal, servers=servers, collusion=collusion)
+        made = Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion)
         return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
 
     @classmethod
@@ -120,26 +119,21 @@ class Deployment:
 
     def download(self, rows: int) -> int:
         """Return the bytes that one question brings down from all servers together, envelopes aside."""
-        scheme, record = self.scheme, self.record_bytes
-        servers = range(1, scheme.servers + 1)
-        answers = sum(scheme.alphabet.packed(scheme.sent(n, rows, record)) for n in servers)
-        if scheme.reveal.inside:
-            return answers
-        spir = make_spir(servers=scheme.servers, collusion=scheme.collusion, length=record)
-        return answers + scheme.servers * self.k * spir.part
+        asked = self.scheme.requests(Size(rows, self.record_bytes, self.k))
+        return sum(request.answered.packed(down) for request in asked for down in request.down)
 
     def says(self, rows: int) -> str:
         """Say in one line what was chosen, what an applicant learns from a question, and what it brings down."""
         scheme = self.scheme
         size = f"{self.download(rows) / 2**20:,.2f} MiB down a question"
         records = "the nearest row" if self.k == 1 else f"up to {self.k} rows"
-        return f"{scheme.form.name}/{scheme.reveal.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
+        return f"{scheme.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
 
     def parameters(self) -> dict[str, Any]:
         """Return what `Deployment.of` made this from, schema and record aside."""
         scheme = self.scheme
         return {
-            "scheme": f"{scheme.form.name}/{scheme.reveal.name}",
+            "scheme": scheme.name,
             "servers": scheme.servers,
             "collusion": scheme.collusion,
             "k": self.k,

@@ -19,6 +19,7 @@ from ..algebra import checks
 from ..crypto.keys import Issuer, is_signed
 from ..errors import CounterveilWarning, Disagreement, InvalidBundle, InvalidInput, InvalidTerms, NoMask, NotOffered
 from ..schema.schema import Schema
+from ..schemes.protocols import Size
 from . import wire
 from .deployment import Deployment, Holdings
 from .wire import Parameters, SignedTerms, Terms
@@ -133,8 +134,7 @@ def deployment_of(terms: Terms) -> Deployment:
 
 def _check_length(deployment: Deployment, rows: int) -> None:
     """Refuse answers that nobody could hold, or wait for."""
-    scheme = deployment.scheme
-    servers = range(1, scheme.servers + 1)
-    longest = max(scheme.alphabet.packed(scheme.sent(n, rows, deployment.record_bytes)) for n in servers)
+    asked = deployment.scheme.requests(Size(rows, deployment.record_bytes, deployment.k))
+    longest = max(request.answered.packed(max(request.down)) for request in asked)
     if longest >= _LONGEST:
         raise NotOffered("scheme", got=f"answers of {longest / 2**30:.1f} GiB", expected="less than 1 GiB")

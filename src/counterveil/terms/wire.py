@@ -20,13 +20,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ..algebra.arrays import Vector
+from ..algebra.arrays import Symbols, Vector
 from ..algebra.field import Residues
 from ..algebra.words import packed
 from ..crypto.randomness import ID_BYTES, frame
 from ..errors import Malformed
 from ..schema.layouts import RecordKind
-from ..schemes.reveals import Symbols
 
 VERSION: Final = 2  # of messages, tickets, terms, and of what the servers derive from their common key
 MEDIA_TYPE = "application/octet-stream"
@@ -37,6 +36,7 @@ ENVELOPE = 1024  # bytes that a message has at most around its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
 _LONGEST_TEXT = 1000  # characters of one text in a manifest, the terms aside
 _BLOCK = 1 << 16  # symbols packed at a time
+_BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # bytes of the length that follows, by MessagePack's kind of binary
 _TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # bidirectional overrides
 
 Server = Annotated[int, Meta(ge=1, le=MOST_SERVERS)]
@@ -231,13 +231,39 @@ def encode(message: Request | Reply) -> bytes:
 def head(message: Reply, length: int) -> bytes:
     """Return what stands before a body of so many bytes: the message can be sent, and read, part by part."""
     bare = msgspec.msgpack.encode(msgspec.structs.replace(message, body=b""))
+    return bare[: -len(_binary(0))] + _binary(length)
+
+
+def _binary(length: int) -> bytes:
+    """Return what MessagePack has before so many bytes."""
     size = 1 if length < 1 << 8 else 2 if length < 1 << 16 else 4
-    return bare[:-2] + bytes([{1: 0xC4, 2: 0xC5, 4: 0xC6}[size]]) + length.to_bytes(size, "big")
+    return bytes([{1: 0xC4, 2: 0xC5, 4: 0xC6}[size]]) + length.to_bytes(size, "big")
 
 
 def decode_request(data: bytes, kind: RequestKind) -> Request:
     """Read a request of that kind."""
     return _checked(_unpacked("message", data, Request), kind)
+
+
+def decode_head(data: bytes, length: int, kind: RequestKind) -> tuple[Request, int]:
+    """Read what stands before the body of a request of so many bytes; return it without a body, and its own length.
+
+    `data` are the first bytes, `ENVELOPE` of them or all. The body comes last, so whoever reads the head can refuse the
+    request before the body has arrived.
+    """
+    for at, byte in enumerate(data[:ENVELOPE]):
+        size = _BINARY.get(byte, 0)
+        start = at + 1 + size
+        body = int.from_bytes(data[at + 1 : start], "big")
+        if not size or start + body != length or data[at:start] != _binary(body):
+            continue
+        try:
+            return decode_request(data[:at] + _binary(0), kind), start
+        except Malformed:
+            if start >= len(data):
+                raise
+    decode_request(data[:length], kind)  # says what is wrong
+    raise Malformed("message", got="a body of another length", expected="as many bytes as were announced")
 
 
 def decode_reply(data: bytes, kind: ReplyKind) -> Reply:
@@ -348,12 +374,14 @@ def pack(field: Residues, values: Symbols) -> bytes:
     return values.tobytes() if values.dtype == np.uint8 and field.bits == 8 else packed(values, field.bits)
 
 
-def unpack(what: str, field: Residues, data: bytes, count: int) -> Vector:
-    """Read a vector of `count` symbols; refuse another length, a symbol of q or more, a bit set after the last."""
+def unpack(what: str, field: Residues, data: bytes, count: int) -> Any:
+    """Read `count` symbols; refuse another length, a symbol of q or more, a bit set after the last."""
     expected = field.packed(count)
     if len(data) != expected:
         raise Malformed(what, got=f"{len(data)} bytes", expected=f"{expected}: {count} symbols of {field.bits} bits")
-    values = np.zeros(count, dtype=np.int64)
+    if field.q == 1 << 8:
+        return np.frombuffer(data, dtype=np.uint8)
+    values: Vector = np.zeros(count, dtype=np.int64)
     step = _BLOCK * field.bits // 8
     for start in range(0, count, _BLOCK):
         size = min(_BLOCK, count - start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,6 +114,15 @@ class Form(ABC):
         field = Field(smallest_prime_above(self.bound))
         values = self.evaluate(field, self.load(rows), self.secret(field, question))
         return field.add(values, self.offset(question) % field.q)
+
+    def rebuilt_after(self, room: int, *, noise: int = 1, shuffled: bool = False) -> int | None:
+        """Return how many tickets rebuild all rows where costs up to `room` are laid open; None if no attack does.
+
+        Multilateration: honest questions from the origin and from the end of every axis, each asked as often as it
+        takes for noise in [0:noise-1] to average out.
+        """
+        repeats = math.ceil(1.5 * (noise / max(self.levels)) ** 2) if noise > 1 else 1
+        return None if shuffled else repeats * (self.d + 1)
 
     def load(self, rows: ArrayLike) -> Codes:
         """Check rows and return them as an (M, d) array of the narrowest unsigned type; no copy if they are one."""

@@ -1,4 +1,4 @@
-"""Reveals: what of the rows' costs the applicant gets to see, and how the nearest row is found from it.
+"""Reveals: what the applicant gets to see of the rows' costs.
 
 One table holds them all; `make_reveal` builds one from its name.
 """
@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from ...errors import UnknownName
 from .opened import Opened
-from .reveal import Outcome, Reader, Reveal, Setting, Symbols
-from .sealed import Sealed, SealedRecord
+from .reveal import Reveal
+from .sealed import Sealed
 
 REVEALS: dict[str, Reveal] = {
     reveal.name: reveal
@@ -20,7 +20,6 @@ REVEALS: dict[str, Reveal] = {
         Opened(name="masked", masked=True),
         Opened(name="masked_differences", masked=True, differences=True),
         Sealed(name="sealed"),
-        SealedRecord(name="sealed_record"),
     ]
 }
 
@@ -33,4 +32,4 @@ def make_reveal(name: str, *, shuffle: bool = False, d_min: int = 1, expansion: 
     return replace(known, shuffle=shuffle or known.shuffle, d_min=d_min, expansion=expansion)
 
 
-__all__ = ["REVEALS", "Opened", "Outcome", "Reader", "Reveal", "Sealed", "Setting", "Symbols", "make_reveal"]
+__all__ = ["REVEALS", "Opened", "Reveal", "Sealed", "make_reveal"]

@@ -1,0 +1,80 @@
+"""Terms that were checked, and how long the applicant must pretend to compute so that nobody can time them."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from ..crypto.randomness import Fresh, keystream, new_key, uniform
+from ..engine.party import Send, Take
+from ..errors import NotOffered
+from ..schema.preferences import Preferences
+from ..schemes.protocols import Size
+from ..terms.deployment import Deployment
+from ..terms.wire import SignedTerms
+
+_STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, or of more
+_REHEARSALS = 3
+_MOST_REHEARSED = 1 << 16  # rows; for more, the time that these take is multiplied
+
+
+class Offer(NamedTuple):
+    """Terms that were checked, the deployment they describe, and the step of time that hides what is computed."""
+
+    issued: SignedTerms
+    deployment: Deployment
+    step: float  # seconds
+
+
+def make_offer(issued: SignedTerms, deployment: Deployment) -> Offer:
+    """Calibrate the step: at least twice as long as anything computed between messages, tried with made-up numbers."""
+    rows = issued.terms.rows
+    longest = max(_rehearsed(deployment, rows) for _ in range(_REHEARSALS))
+    return Offer(issued, deployment, max(_STEP * (1 + rows // 20_000), 2 * longest))
+
+
+def _rehearsed(deployment: Deployment, rows: int) -> float:
+    """Return the seconds that compiling a question takes, or putting answers together and choosing; the longer."""
+    schema, scheme = deployment.schema, deployment.scheme
+    own = np.array([feature.largest // 2 for feature in schema.features], dtype=np.int64)
+    wishes = _most_wishes(deployment)
+    scheme = scheme.among(range(1, scheme.needed() + 1))
+    size = Size(min(rows, _MOST_REHEARSED), deployment.record_bytes, deployment.k)
+    made_up = keystream(new_key())  # no secrets: these answers are thrown away
+    began = time.monotonic()
+    question, _ = deployment.question(own, wishes)
+    party = scheme.ask(question, size, Fresh(), deployment.choose)
+    effect = next(party)
+    while isinstance(effect, Send):
+        effect = next(party)
+    compiled = time.monotonic() - began
+    if scheme.requests(size)[0].streams:
+        return compiled  # the answers are read as they come, in a time that depends on public numbers alone
+    computed = 0.0
+    while isinstance(effect, Take) and effect.request == 0:
+        answer = uniform(made_up, effect.alphabet.q, effect.count)
+        began = time.monotonic()
+        effect = party.send(answer)
+        computed += time.monotonic() - began
+    return max(compiled, computed * rows / size.rows)
+
+
+def _most_wishes(deployment: Deployment) -> Preferences:
+    """Return preferences that take as long to compile as any, as far as the deployment takes them."""
+    features = deployment.schema.cost_features
+    every = {f.name: [f.value(code) for code in range(f.steps + 1)] for f in features}
+    ordered = [f.name for f in features if f.ordered]
+    wishes = Preferences(
+        costs={name: dict.fromkeys(values, 0.5) for name, values in every.items()},
+        forbidden=every,
+        ranges={name: (every[name][0], every[name][-1]) for name in ordered},
+        immutable=list(every),
+        increase_only=ordered,
+    )
+    try:
+        deployment.question(np.zeros(len(deployment.schema.features), dtype=np.int64), wishes)
+    except NotOffered:
+        return Preferences()
+    return wishes

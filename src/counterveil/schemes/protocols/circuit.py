@@ -1,0 +1,152 @@
+"""The circuit of sealed reveals: add two shares of every cost, then a knock-out tournament for the least.
+
+It is written once, as a script over gates that may send, take or open: a server garbles it, the applicant evaluates it,
+a counter counts it, tests run it in the clear. Rows come in chunks, so that nobody holds all of it. Which gates there
+are does not depend on the chunks, since a pair at level l always covers the same 2^(l+1) slots. Where a level has an
+odd one out, it goes on without a gate, and its place gets a constant 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ...algebra.arrays import Labels
+
+CHUNK_BITS = 12
+CHUNK = 1 << CHUNK_BITS  # rows
+
+Wires = Generator[Any, Any, Labels]  # a script that comes to wires
+
+
+class Gates(Protocol):
+    """What a circuit is written over; xor is xor of arrays. `both` may send, take or open."""
+
+    def invert(self, a: Labels) -> Labels: ...
+    def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires: ...
+
+
+class Node(NamedTuple):
+    """Those still in the tournament, in order of their slots: bits of their costs and of their places, lowest first."""
+
+    cost: Labels
+    place: Labels
+
+
+Match = Generator[Any, Any, Node]  # a script that comes to those who are left
+
+
+def height(count: int) -> int:
+    """Return how many bits the place of one of `count` rows takes: ⌈log2 count⌉."""
+    return (count - 1).bit_length()
+
+
+def chunks(count: int) -> Iterator[slice]:
+    """Return the slots in chunks."""
+    return (slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
+
+
+def chunk(gates: Gates, u: Labels, v: Labels, start: int, count: int) -> Match:
+    """Return the winner of the rows from slot `start` on, of `count` in all; u and v hold the bits of the shares."""
+    cost = yield from add(gates, u, v, start)
+    entered = Node(cost, cost[:0])
+    return (yield from rounds(gates, entered, 0, min(height(count), CHUNK_BITS), start, count))
+
+
+def rounds(gates: Gates, node: Node, low: int, high: int, start: int, count: int) -> Match:
+    """Play levels low..high-1 among those who cover the slots from `start` on."""
+    for level in range(low, high):
+        node = yield from _round(gates, node, level, start >> (level + 1), last=level + 1 == height(count))
+    return node
+
+
+def final(gates: Gates, winners: list[Node], count: int) -> Wires:
+    """Let the winners of all chunks meet; return the bits of the slot of the least of all, the lowest first."""
+    met = Node(*(np.concatenate(parts, axis=1) for parts in zip(*winners, strict=True)))
+    last = yield from rounds(gates, met, min(height(count), CHUNK_BITS), height(count), 0, count)
+    return last.place[:, 0]
+
+
+def add(gates: Gates, u: Labels, v: Labels, start: int) -> Wires:
+    """Return u + v mod 2^k, ripple by ripple: carry' = carry + (u + carry)(v + carry), one AND a bit."""
+    total = u ^ v
+    carry = np.zeros_like(u[:1])
+    for i in range(len(u) - 1):
+        carry = carry ^ (yield from gates.both(u[i : i + 1] ^ carry, v[i : i + 1] ^ carry, i, start))
+        total[i + 1] ^= carry[0]
+    return total
+
+
+def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> Match:
+    """Play one level: neighbours meet, the second wins if the first costs more."""
+    bits, nodes = node.cost.shape[:2]
+    met = nodes // 2 * 2
+    step = (level + 1) << 16
+    a, b = node.cost[:, 0:met:2], node.cost[:, 1:met:2]
+    more = np.zeros_like(a[:1])  # the carry of a + not b: whether a > b
+    if met:
+        other = gates.invert(b)
+        for i in range(bits):
+            more = more ^ (yield from gates.both(a[i : i + 1] ^ more, other[i : i + 1] ^ more, step + i, first))
+    carried = node.place if last else np.concatenate([node.cost, node.place])
+    winner, second = carried[:, 0:met:2], carried[:, 1:met:2]
+    if met and len(carried):
+        chosen = np.broadcast_to(more, winner.shape)
+        winner = winner ^ (yield from gates.both(winner ^ second, chosen, step + (1 << 15), first))
+    winner = np.concatenate([winner, more])
+    if nodes % 2:
+        alone = np.concatenate([carried[:, -1:], np.zeros_like(node.cost[:1, -1:])])
+        winner = np.concatenate([winner, alone], axis=1)
+    split = 0 if last else bits
+    return Node(winner[:split], winner[split:])
+
+
+class Counter:
+    """Gates that are only counted: their wires carry nothing."""
+
+    def __init__(self) -> None:
+        self.ands = 0
+
+    def invert(self, a: Labels) -> Labels:
+        """Return not a."""
+        return a
+
+    def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires:
+        """Count the gates of a batch."""
+        self.ands += a.shape[0] * a.shape[1]
+        return a
+        yield
+
+
+def ands(count: int, bits: int) -> tuple[list[int], int]:
+    """Return the AND gates of every chunk, and of the rounds between chunks."""
+    sizes = [_ands_of(c.stop - c.start, bits, height(count)) for c in chunks(count)]
+    return sizes, _ands_between(len(sizes), bits, count)
+
+
+@cache
+def _ands_of(rows: int, bits: int, top: int) -> int:
+    counter, shares = Counter(), np.zeros((bits, rows, 0), dtype=np.uint64)
+    done(chunk(counter, shares, shares, 0, 1 << top))
+    return counter.ands
+
+
+@cache
+def _ands_between(winners: int, bits: int, count: int) -> int:
+    counter = Counter()
+    places = min(height(count), CHUNK_BITS)
+    cost = np.zeros((0 if height(count) <= CHUNK_BITS else bits, winners, 0), dtype=np.uint64)
+    done(final(counter, [Node(cost, np.zeros((places, winners, 0), dtype=np.uint64))], count))
+    return counter.ands
+
+
+def done(script: Generator[Any, Any, Any]) -> Any:
+    """Run a script over gates that neither send nor take; return what it comes to."""
+    try:
+        effect = next(script)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError(f"got the effect {effect}, expected none")

@@ -1,0 +1,209 @@
+"""The contract of a protocol: how servers that must not know the question bring an applicant exactly one reveal.
+
+A protocol is a few parties (`engine.party`): what the applicant plays, what each server plays, and, where it needs one,
+a dealer. `requests` says beforehand how much everybody sends; every run is held to it, so sizes tell nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+from typing import Protocol as Shape
+
+from ...algebra.arrays import Bytes, Order, Vector
+from ...algebra.field import Residues
+from ...crypto.randomness import CommonRandomness, Randomness, Streams
+from ...engine import Rows
+from ...engine.party import Party, Send
+from ...errors import WrongShape
+from .. import fetch
+from ..fetch import BYTES
+from ..forms import Form, Question
+from ..reveals import Reveal
+
+Choose = Callable[[Vector], list[int]]  # from costs by position to the positions to fetch
+
+
+class Setting(Shape):
+    """Who takes part, and over what they compute: a `Scheme`, as its protocol sees it."""
+
+    @property
+    def form(self) -> Form: ...
+    @property
+    def reveal(self) -> Reveal: ...
+    @property
+    def field(self) -> Residues: ...
+    @property
+    def alphas(self) -> tuple[int, ...]: ...
+    @property
+    def collusion(self) -> int: ...
+    @property
+    def liars(self) -> int: ...
+    @property
+    def degree(self) -> int: ...
+
+
+class Size(NamedTuple):
+    """The public sizes of a run."""
+
+    rows: int
+    record: int = 0  # bytes of a record as servers hold it; 0 where no record is fetched
+    k: int = 1  # records that a question gets
+
+
+class Request(NamedTuple):
+    """How much goes to and from each server in one request, in symbols."""
+
+    up: int
+    sent: Residues  # what the symbols that go up are
+    down: tuple[int, ...]  # by seat
+    answered: Residues  # what the symbols that come down are
+    streams: bool = False  # whether reading the answer takes the same time whatever it says, so that it can be at once
+
+
+class Held(NamedTuple):
+    """What a server brings to a run."""
+
+    rows: Rows
+    records: Bytes | None
+    common: Callable[[tuple[int, ...]], Streams]  # the common randomness of some of the servers, given by seat
+
+
+class Outcome(NamedTuple):
+    """What the answers to a question come to."""
+
+    revealed: Vector
+    honest: tuple[int, ...]  # seats of the servers whose answers fit together
+    position: int | None = None  # where the nearest row stands, if the protocol tells that and no costs
+    record: bytes | None = None  # where the answers bring it
+
+
+class Seen(NamedTuple):
+    """All that the applicant has at the end."""
+
+    revealed: Vector
+    positions: tuple[int, ...]  # of the records; none where the answers contradict each other
+    records: tuple[bytes, ...]
+    honest: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol(ABC):
+    """How a reveal is computed.
+
+    Security: public.
+    """
+
+    name: ClassVar[str]
+    linked: ClassVar[bool] = False  # whether servers talk to each other
+
+    @property
+    def fetches(self) -> bool:
+        """Whether records are fetched in requests of their own, after the question."""
+        return True
+
+    def names(self, reveal: str) -> str:
+        """Return the name of a reveal under this protocol, as terms have it."""
+        return reveal
+
+    @abstractmethod
+    def check(self, setting: Setting) -> None:
+        """Refuse a form, a reveal, or servers that this protocol is not made for."""
+
+    @abstractmethod
+    def least(self, bound: int, reveal: Reveal, servers: int) -> int:
+        """Return what q must exceed for costs up to `bound`."""
+
+    @abstractmethod
+    def arithmetic(self, least: int) -> Residues:
+        """Return the smallest arithmetic whose q exceeds that (rule 5)."""
+
+    @abstractmethod
+    def symbols(self, form: Form) -> int:
+        """Return how many symbols of a question go up to each server."""
+
+    @abstractmethod
+    def question(self, setting: Setting, size: Size) -> Request:
+        """Return how much goes to and from each server in the question itself."""
+
+    def requests(self, setting: Setting, size: Size) -> tuple[Request, ...]:
+        """Return how much goes to and from each server, request by request: the question, then k records."""
+        steps = size.k if self.fetches and size.record else 0
+        return (self.question(setting, size), *[self._record(setting, size)] * steps)
+
+    def _record(self, setting: Setting, size: Size) -> Request:
+        spir = fetch.spir_of(setting, size.record)
+        servers = len(setting.alphas)
+        return Request(spir.query_bytes(self.positions(size.rows)), BYTES, (spir.part,) * servers, BYTES)
+
+    def positions(self, count: int) -> int:
+        """Return how many positions there are to fetch a record from."""
+        return count
+
+    @abstractmethod
+    def order(self, setting: Setting, count: int, common: CommonRandomness) -> Order | None:
+        """Return which row stands at each position, -1 for none; None where they stand as they are."""
+
+    @abstractmethod
+    def query(self, setting: Setting, question: Question, draw: Randomness) -> Vector:
+        """Return one query for each server, the rows of an (N, symbols) array.
+
+        Security: row n may be seen by the server at seat n; any T rows are uniform whatever the question.
+        """
+
+    @abstractmethod
+    def read(self, setting: Setting, question: Question, queries: Vector, size: Size) -> Party[Outcome]:
+        """Take the answers to a question, and return what they come to."""
+
+    @abstractmethod
+    def candidates(self, setting: Setting, found: Outcome, choose: Choose) -> list[int]:
+        """Return the positions to fetch."""
+
+    def ask(self, setting: Setting, question: Question, size: Size, draw: Randomness, choose: Choose) -> Party[Seen]:
+        """Play the applicant: one question to all servers, then the records, if they are fetched.
+
+        All that depends on the question is computed before the first message, or between the last answer to the
+        question and the first record request. What cannot be true is asked on, for records at random (rule 10).
+        """
+        queries = self.query(setting, question, draw)
+        for seat, query in enumerate(queries):
+            yield Send(seat, query, setting.field)
+        found = yield from self.read(setting, question, queries, size)
+        if not size.record or not self.fetches:
+            brought = () if found.record is None else (found.record,)
+            return Seen(found.revealed, tuple(self.candidates(setting, found, choose)), brought, found.honest)
+        wanted, at_random = self._wanted(setting, found, size, draw, choose)
+        positions = wanted or at_random
+        count = self.positions(size.rows)
+        records = yield from fetch.fetched(setting, size.record, count, positions, found.honest, draw)
+        return Seen(found.revealed, tuple(wanted), records, found.honest)
+
+    def _wanted(
+        self, setting: Setting, found: Outcome, size: Size, draw: Randomness, choose: Choose
+    ) -> tuple[list[int], list[int]]:
+        """Return the positions to fetch, none if the answers contradict each other; and as many at random."""
+        chosen = self.candidates(setting, found, choose)
+        at_random = [int(p) for p in draw.elements(self.positions(size.rows), size.k)]
+        plausible = setting.reveal.plausible(setting.field, found.revealed, setting.form.bound)
+        return (chosen if plausible else []), at_random
+
+    def answer(self, setting: Setting, seat: int, request: int, among: tuple[int, ...], held: Held) -> Party[None]:
+        """Play the server at a seat for one request to these seats: 0 is the question, 1 and above are records."""
+        if request == 0:
+            return self.serve(setting, seat, held)
+        if held.records is None:
+            raise WrongShape("records", got="none", expected="some to fetch")
+        records = held.records
+
+        def common() -> tuple[Streams, Order | None]:
+            everyone = held.common(tuple(range(len(setting.alphas))))
+            return held.common(among), self.order(setting, len(records), everyone)
+
+        spir, count = fetch.spir_of(setting, records.shape[1]), self.positions(len(held.rows))
+        return fetch.served(spir, among.index(seat) + 1, records, count, common, request)
+
+    @abstractmethod
+    def serve(self, setting: Setting, seat: int, held: Held) -> Party[None]:
+        """Play the server at a seat for the question."""
