@@ -6,6 +6,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from counterveil.algebra.arrays import Labels
+from counterveil.schemes.protocols.circuit import Wires
 
 _KEY = b"counterveil seal"
 
@@ -51,7 +52,8 @@ class Clear:
         """Return not a."""
         return a ^ np.uint64(1)
 
-    def both(self, a: Labels, b: Labels, step: int, first: int) -> Labels:
+    def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires:
         """Return a and b."""
         self.ands += a.shape[0] * a.shape[1]
         return a & b
+        yield

@@ -10,6 +10,7 @@ import json
 import sqlite3
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ from counterveil.crypto.garbling import Garbler, hashed, tweaks
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.crypto.packages import unpackage
 from counterveil.crypto.randomness import keystream, uniform
-from counterveil.schemes import circuit
 from counterveil.schemes.fetch import make_spir
+from counterveil.schemes.protocols import circuit
+from counterveil.schemes.protocols.garbled import _Garbler
+from counterveil.schemes.scheme import nearest
 from counterveil.service.ledger import Ledger
-from counterveil.service.server import Server
+from counterveil.service.server import Server, open_server
 from counterveil.terms import wire
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.wire import Claims, Reply, Request, SignedTerms, Ticket
@@ -99,7 +102,9 @@ def issued(addresses: tuple[str, ...] = ADDRESSES, **changes: Any) -> SignedTerm
 
 
 def server(number: int, ledger: Ledger, addresses: tuple[str, ...] = ADDRESSES, key: bytes = COMMON) -> Server:
-    return Server(number, database(), issued(addresses), key=key, own=own(number), ledger=ledger, clock=lambda: NOW)
+    return open_server(
+        number, database(), issued(addresses), key=key, own=own(number), ledger=ledger, clock=lambda: NOW
+    )
 
 
 def new_ledger(path: Path, number: int) -> Ledger:
@@ -249,9 +254,9 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     asked = [request(first, "query", n, good, 0, wire.pack(scheme.field, q)) for n, q in enumerate(queries, 1)]
     replies = [s.answer(wire.encode(m)).whole() for s, m in zip(servers, asked, strict=True)]
     answers = [wire.unpack("answer", scheme.field, wire.decode_reply(r, "answer").body, 4) for r in replies]
-    revealed = scheme.recover(question, queries, answers, 5).revealed
-    position = scheme.nearest(revealed)
-    spir = make_spir(servers=2, collusion=1, length=servers[0]._records.shape[1])
+    found = scheme.recover(question, queries, answers, 5)
+    revealed, position = found.revealed, scheme.protocol.candidates(scheme, found, partial(nearest, 1))[0]
+    spir = make_spir(servers=2, collusion=1, length=servers[0].epoch.records.shape[1])
     wanted = [
         request(first, "record-query", n, good, 1, q.tobytes())
         for n, q in enumerate(spir.query(5, position, Pads(2)), 1)
@@ -329,19 +334,29 @@ def hex_of(labels: Any) -> str:
     return bytes(labels.astype("<u8").tobytes()).hex()
 
 
+def garbled(script: Any) -> tuple[Any, Any]:
+    """Run a script over gates that are made; return what it comes to, and the bytes that were sent."""
+    sent = []
+    try:
+        while True:
+            sent.append(next(script).symbols)
+    except StopIteration as end:
+        return end.value, np.concatenate(sent)
+
+
 def sealed() -> dict[str, Any]:
     """The hash, one gate, an adder of three bits, and the least of five: every label is a hash of a name."""
     delta = label("delta") | np.array([1, 0], dtype=np.uint64)
     a, b = label("a"), label("b")
     gates = Garbler(delta[0, 0])
-    out = gates.both(a, b, 7, 5)
+    out, made = gates.both(a, b, 7, 5)
     gate = {"step": 7, "row": 5, "delta": hex_of(delta), "a0": hex_of(a), "b0": hex_of(b), "out0": hex_of(out),
-            "tables": [hex_of(t) for t in gates.tables]}  # fmt: skip
-    adding = Garbler(delta[0, 0])
+            "tables": [made[:16].tobytes().hex(), made[16:].tobytes().hex()]}  # fmt: skip
     u, v = (np.concatenate([label(f"{name}{i}") for i in range(3)]) for name in "uv")
-    total = circuit.add(adding, u, v, 3)
+    total, sent = garbled(circuit.add(_Garbler(delta[0, 0]), u, v, 3))
     adder = {"start": 3, "delta": hex_of(delta), "u0": [hex_of(w) for w in u], "v0": [hex_of(w) for w in v],
-             "sum0": [hex_of(w) for w in total], "tables": [hex_of(t) for t in adding.tables]}  # fmt: skip
+             "sum0": [hex_of(w) for w in total],
+             "tables": [sent[at : at + 16].tobytes().hex() for at in range(0, len(sent), 16)]}  # fmt: skip
     costs = [9, 4, 11, 2, 7]
     scheme = make_scheme("table/sealed_record", levels=4, d=1, cap=15)
     records = np.frombuffer(b"".join(b"record %d" % i for i in range(5)), dtype=np.uint8).reshape(5, 8)
@@ -350,7 +365,7 @@ def sealed() -> dict[str, Any]:
                  records=records)  # fmt: skip
     least = {"costs": costs, "bits": scheme.field.bits, "record_bytes": 8, "position": played.position,
              "record": (played.record or b"").hex(), "answers": [a.tobytes().hex() for a in played.answers],
-             "order": np.asarray(scheme.reveal.order(5, common)).tolist()}  # fmt: skip
+             "order": np.asarray(scheme.protocol.order(scheme, 5, common)).tolist()}  # fmt: skip
     hashes = []
     for name, step, row in (("x", 0, 0), ("x", 0, 1), ("x", 1, 0), ("y", 2**40, 12345)):
         tweak = tweaks(step, 1, row, 1)

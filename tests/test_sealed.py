@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import literal
-from counterveil import Database, Deployment, Question, Schema, Scheme, local, make_scheme, run
+from counterveil import Database, Deployment, Numeric, Question, Schema, Scheme, local, make_scheme, run
 from counterveil.algebra.arrays import Vector
 from counterveil.algebra.field import Ring
-from counterveil.crypto.garbling import AND, LABEL, Evaluator, Garbler, colours
+from counterveil.applicant.conversation import Line
+from counterveil.crypto.garbling import AND, LABEL, Garbler, colours
 from counterveil.crypto.randomness import new_key
 from counterveil.errors import InvalidAlphas, InvalidField, InvalidInput, NotOffered
 from counterveil.schema.preferences import Preferences
-from counterveil.schemes import circuit
-from counterveil.schemes.reveals import sealed as sealing
+from counterveil.schemes.protocols import Garbled, Size, circuit, garbled
+from counterveil.schemes.reveals import Opened
 from databases import Case, cases
 from people import METRICS, allowed_costs, possible_codes, random_case, random_wishes, rows_of
 from service import numbers_database
@@ -65,7 +66,7 @@ def test_the_recorded_least_of_five() -> None:
     answers = [np.frombuffer(bytes.fromhex(a), dtype=np.uint8) for a in case["answers"]]
     queries = np.zeros((2, scheme.symbols), dtype=np.int64)
     found = scheme.recover(Question(costs=[case["costs"]]), queries, answers, 5, 8)
-    assert scheme.nearest(found.revealed) == case["position"]
+    assert found.position == case["position"]
     assert found.record == bytes.fromhex(case["record"]) == b"record 3"
     assert case["order"][case["position"]] == 3 == int(np.argmin(case["costs"]))
 
@@ -75,8 +76,8 @@ def test_a_gate_is_the_literal_one(a: int, b: int, delta: int, row: int) -> None
     delta |= 1
     wires = [np.frombuffer(bytearray(x.to_bytes(16, "little")), dtype=np.uint64) for x in (a, b, delta)]
     gates = Garbler(wires[2])
-    out = gates.both(wires[0].reshape(1, 1, 2), wires[1].reshape(1, 1, 2), 3, row)
-    got = [int.from_bytes(x.tobytes(), "little") for x in (out, *gates.tables)]
+    out, made = gates.both(wires[0].reshape(1, 1, 2), wires[1].reshape(1, 1, 2), 3, row)
+    got = [int.from_bytes(x.tobytes(), "little") for x in (out, made[:LABEL], made[LABEL:])]
     assert tuple(got) == literal.garbled(a, b, delta, 3, row)
 
 
@@ -86,8 +87,9 @@ def bits_of(values: Vector, k: int) -> Any:
 
 def slot_in_the_clear(gates: literal.Clear, u: Vector, v: Vector, k: int) -> int:
     count = len(u)
-    nodes = [circuit.chunk(gates, bits_of(u[c], k), bits_of(v[c], k), c.start, count) for c in circuit.chunks(count)]
-    return sum(int(bit) << i for i, bit in enumerate(circuit.final(gates, nodes, count)))
+    scripts = (circuit.chunk(gates, bits_of(u[c], k), bits_of(v[c], k), c.start, count) for c in circuit.chunks(count))
+    nodes = [circuit.done(script) for script in scripts]
+    return sum(int(bit) << i for i, bit in enumerate(circuit.done(circuit.final(gates, nodes, count))))
 
 
 def formula(M: int, k: int) -> int:
@@ -121,7 +123,7 @@ def least(scheme: Scheme, rows: Any, question: Question, records: Any = None) ->
     asked = run(scheme, rows, question, common=common, records=records)
     ideal = scheme.reveal.apply(scheme.field, scheme.form.costs(rows, question), common)
     assert np.array_equal(asked.revealed, ideal)
-    order = scheme.reveal.order(len(rows), common)
+    order = scheme.protocol.order(scheme, len(rows), common)
     assert order is not None
     return int(order[asked.position]), asked
 
@@ -145,7 +147,7 @@ def test_every_preference_gets_a_nearest_row(seed: int, M: int, metric: str, tig
     if allowed.any():
         assert allowed[row]
         assert costs[row] == costs[allowed].min()
-    assert asked.record == (records[row].tobytes() if inside else None)
+    assert asked.record == records[row].tobytes()
 
 
 @settings(max_examples=100)
@@ -197,11 +199,9 @@ def test_rings_and_wrong_messages_are_refused() -> None:
     scheme = make_scheme("table/sealed", levels=4, d=2)
     question = Question([1, 1])
     queries = np.zeros((2, scheme.symbols), dtype=np.int64)
-    short = [np.zeros(scheme.sent(n, 3) - 1, dtype=np.uint8) for n in (1, 2)]
+    short = [np.zeros(length - 1, dtype=np.uint8) for length in scheme.requests(Size(3))[0].down]
     with pytest.raises(InvalidInput, match="answer of server 1"):
         scheme.recover(question, queries, short, 3)
-    with pytest.raises(InvalidInput, match="too little or too much"):
-        scheme.reader(question, queries, 3).outcome()
     inside = make_scheme("table/sealed_record", levels=4, d=2)
     common = inside.common(new_key(), b"", b"t")
     with pytest.raises(InvalidInput, match="records"):
@@ -223,7 +223,8 @@ def test_tampered_answers_give_a_position_and_never_a_crash() -> None:
         else:
             answer[:] = rng.integers(0, 256, answer.size)
         found = scheme.recover(question, asked.queries, answers, 37, 9)
-        position = scheme.nearest(found.revealed)
+        position = found.position
+        assert position is not None
         assert 0 <= position < 64
         assert found.record is not None
         assert len(found.record) == 9
@@ -242,31 +243,42 @@ def simulated(bits: int, count: int, position: int, record: bytes | None) -> lis
         return rng.integers(0, 256, size, dtype=np.uint8)
 
     sizes, last = circuit.ands(count, bits)
-    first, second, gates, nodes = list[Any](), list[Any](), Evaluator(), []
+    first, second, gates, nodes = list[Any](), list[Any](), garbled._Evaluator(), []
+
+    def evaluated(script: Any) -> Any:
+        """Run a script whose gates are noise."""
+        try:
+            take = next(script)
+            while True:
+                first.append(noise(take.count))
+                take = script.send(first[-1])
+        except StopIteration as end:
+            return end.value
+
     for slots, size in zip(circuit.chunks(count), sizes, strict=True):
         rows = slots.stop - slots.start
-        first += [noise(LABEL * bits * rows), noise(AND * size)]
+        labels, before = noise(LABEL * bits * rows), sum(part.size for part in first)
+        first.append(labels)
         second.append(noise(LABEL * bits * rows))
-        gates.load(first[-1])
-        u, v = (raw.view(np.uint64).reshape(bits, rows, 2) for raw in (first[-2], second[-1]))
-        nodes.append(circuit.chunk(gates, u, v, slots.start, count))
-    first.append(noise(AND * last))
-    gates.load(first[-1])
-    final = circuit.final(gates, nodes, count)
+        u, v = (raw.view(np.uint64).reshape(bits, rows, 2) for raw in (labels, second[-1]))
+        nodes.append(evaluated(circuit.chunk(gates, u, v, slots.start, count)))
+        assert sum(part.size for part in first) == before + labels.size + AND * size
+    final = evaluated(circuit.final(gates, nodes, count))
+    assert sum(part.size for part in first) == LABEL * bits * count + AND * (sum(sizes) + last)
     second.append(noise(LABEL))
     opener = second[-1].view(np.uint64).reshape(1, 2)
     decode = colours(final).astype(np.uint8) ^ (position >> np.arange(len(final)) & 1).astype(np.uint8)
-    decode ^= sealing._low_bits(opener, len(final))
+    decode ^= garbled._low_bits(opener, len(final))
     first.append(np.packbits(decode, bitorder="little"))
     if record is not None:
-        pad = sealing._unlocked(opener, final, position, np.zeros(len(record), dtype=np.uint8))
+        pad = garbled._unlocked(opener, final, position, np.zeros(len(record), dtype=np.uint8))
         locked = noise(len(record) << circuit.height(count)).reshape(-1, len(record))
         locked[position] = np.frombuffer(pad, dtype=np.uint8) ^ np.frombuffer(record, dtype=np.uint8)
         first.append(locked.reshape(-1))
     return [np.concatenate(first), np.concatenate(second)]
 
 
-def features(scheme: Scheme, answers: list[Any], revealed: Vector) -> Any:
+def features(scheme: Scheme, answers: list[Any], revealed: Vector, position: int) -> Any:
     """All that the applicant holds, as bits: both answers, pairs of their bits, what is revealed, costs made of it."""
     raw = [
         np.frombuffer(a.astype("<i8" if a.dtype == np.int64 else a.dtype).tobytes(), dtype=np.uint8) for a in answers
@@ -274,8 +286,10 @@ def features(scheme: Scheme, answers: list[Any], revealed: Vector) -> Any:
     each = [np.unpackbits(part, bitorder="little") for part in raw]
     marks = np.concatenate([bits[:: 8 * LABEL][:20] for bits in each])  # in sealed answers: the colours of labels
     pairs = np.array([marks[a] ^ marks[b] for a, b in combinations(range(len(marks)), 2)], dtype=np.uint8)
-    relative = scheme.reveal.relative(scheme.field, revealed)
-    shown = np.concatenate([revealed, np.sort(relative - relative.min())])
+    shown = np.append(revealed, position)
+    if isinstance(scheme.reveal, Opened):
+        relative = scheme.reveal.relative(scheme.field, revealed)
+        shown = np.concatenate([revealed, np.sort(relative - relative.min())])
     return np.concatenate([*each, pairs, bits_of(shown, 12).reshape(-1).astype(np.uint8)])
 
 
@@ -298,7 +312,7 @@ ASKED = Question(costs=[np.arange(16)])
 def sample(scheme: Scheme, rows: Any, count: int = 250) -> list[Any]:
     records = np.frombuffer(b"the row!" + bytes(32), dtype=np.uint8).reshape(5, 8)[[1, 0, 2, 3, 4]]
     played = [run(scheme, rows, ASKED, records=records) for _ in range(count)]
-    return [features(scheme, t.answers, t.revealed) for t in played]
+    return [features(scheme, t.answers, t.revealed, t.position) for t in played]
 
 
 @pytest.mark.parametrize(
@@ -316,22 +330,22 @@ def test_only_sealed_answers_could_come_from_a_simulator(name: str) -> None:
     made = []
     for position in np.random.default_rng(4).integers(0, 8, len(ours)):
         answers = simulated(scheme.field.bits, 5, int(position), record)
-        made.append(features(scheme, answers, position >> np.arange(3) & 1))
+        made.append(features(scheme, answers, np.zeros(0, dtype=np.int64), int(position)))
         found = scheme.recover(ASKED, np.zeros((2, scheme.symbols), dtype=np.int64), answers, 5, 8 if record else 0)
-        assert (scheme.nearest(found.revealed), found.record) == (position, record)
+        assert (found.position, found.record) == (position, record)
     assert not told_apart(ours, made)
 
 
 def test_those_tests_see_a_colour_that_is_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: without point-and-permute, colours tell shares, and shares together tell costs."""
-    honest = sealing._labels
+    honest = garbled._labels
 
     def plain(*arguments: Any) -> Any:
         made = honest(*arguments)
         made[..., 0] &= ~np.uint64(1)
         return made
 
-    monkeypatch.setattr(sealing, "_labels", plain)
+    monkeypatch.setattr(garbled, "_labels", plain)
     scheme = make_scheme("table/sealed", levels=15, d=1, cap=15)
     assert told_apart(sample(scheme, A), sample(scheme, B))
 
@@ -346,7 +360,7 @@ def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
         return np.bincount(positions, minlength=4) / 400
 
     assert (np.abs(counted() - 0.25) < 0.11).all()
-    monkeypatch.setattr(sealing.Sealed, "_blind", lambda *_: np.int64(0))
+    monkeypatch.setattr(Garbled, "_blind", lambda *_: 0)
     biased = counted()
     assert biased[0] > 0.55  # of two equal ones the first, in whatever order
     assert biased[3] == 0
@@ -358,31 +372,36 @@ def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_neither_side_holds_the_answer_whole(ahead: int) -> None:
     """One server is faster than the other: what waits is little, and nobody waits for ever."""
-    scheme = make_scheme("table/sealed_record", levels=15, d=1, cap=200)
     M, rng = 40_000, np.random.default_rng(2)
-    rows, records = rng.integers(0, 16, (M, 1)), rng.integers(0, 256, (M, 20), dtype=np.uint8)
-    question, common = Question(costs=[rng.permutation(16)]), scheme.common(new_key(), b"", b"t")
-    queries = scheme.query(question, _Zero())
-    streams = [scheme.stream(n, rows, query, common, records) for n, query in enumerate(queries, start=1)]
-    reader: Any = scheme.reader(question, queries, M, 20)
+    data = {"x0": rng.integers(0, 16, M), "x1": rng.integers(0, 4000, M), "ok": np.ones(M, dtype=bool)}
+    features = (Numeric(name="x0", low=0, high=15, step=1), Numeric(name="x1", low=0, high=3999, step=1))
+    database = Database.build(data, Schema(features=features), accepted="ok")
+    bank = local(database, "table/sealed_record")
+    question, _ = bank.deployment.question(np.array([3, 9]), Preferences())
+    conversation = bank.begun(question)
+    sent = {do.line.server - 1: do for do in conversation.todo() if do.line is not None}
+    replies = {place: bank.replies(do) for place, do in sent.items()}
     longest, held, done = 0, 0, set[int]()
     while len(done) < 2:
         for place in (ahead, 1 - ahead):
-            while place not in done and reader.hungry(place):
-                part = next(streams[place], None)
+            line = sent[place].line
+            assert line is not None
+            while place not in done and conversation.wants(line):
+                part = next(replies[place], None)
                 if part is None:
                     done.add(place)
+                    conversation.ended(line)
                     break
-                longest = max(longest, part.size)
-                reader.feed(place, part)
-                held = max(held, sum(map(len, reader._held)))
-    total = scheme.sent(1, M, 20)
+                longest = max(longest, len(part))
+                conversation.heard(line, part)
+                held = max(held, sum(conversation._inbox.size(n, 0) for n in (0, 1)))
+    total = conversation.expected(Line(1, 0))
     assert longest < total / 8
     assert held < total / 4
-    position = scheme.nearest(reader.outcome().revealed)
-    order = scheme.reveal.order(M, common)
-    assert order is not None
-    assert reader.outcome().record == records[order[position]].tobytes()
+    assert [do.what for do in conversation.todo()] == ["pause", "hang up", "pause"]
+    record = conversation.signed(bank._issuer)[0].codes
+    costs = bank.deployment.scheme.form.costs(database.codes, question)
+    assert record.tolist() == database.codes[int(np.argmin(costs))].tolist()
 
 
 class _Zero:

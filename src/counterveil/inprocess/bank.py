@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..algebra.arrays import Vector
-from ..applicant.conversation import Conversation, Do, Line
+from ..applicant.conversation import Conversation, Do
 from ..applicant.explain import Explanation, explain
 from ..applicant.offer import Offer
 from ..crypto.keys import SIGNATURE_BYTES, Issuer, SigningKey
@@ -99,32 +99,35 @@ class Local:
         conversation = self._carried(question, deployment=deployment)
         return conversation.result(), conversation.signed(self._issuer)[0]
 
-    def _carried(self, question: Question, **options: Any) -> Conversation:
-        """Carry all messages of a question, under a new ticket."""
-        terms, scheme = self._offer.issued.terms, self.deployment.scheme
-        numbers, expires = range(1, scheme.needed() + 1), int(time.time()) + _WINDOW // 2
-        ticket = tickets.mint(terms, numbers, expires=expires, k=self.deployment.k)
+    def begun(self, question: Question, **options: Any) -> Conversation:
+        """Return a conversation about a question, under a new ticket, of which nothing was sent yet."""
+        numbers, expires = range(1, self.deployment.scheme.needed() + 1), int(time.time()) + _WINDOW // 2
+        ticket = tickets.mint(self._offer.issued.terms, numbers, expires=expires, k=self.deployment.k)
         conversation = Conversation(self._offer, ticket, question, **options)
         conversation.meet(self._peers)
-        while sent := [do for do in conversation.todo() if do.what == "send"]:
-            self._deliver(conversation, sent)
         return conversation
 
-    def _deliver(self, conversation: Conversation, sent: list[Do]) -> None:
-        """Hand messages to the servers, and their answers back, part by part, as the conversation wants them."""
-        replies: dict[Line, Iterator[bytes]] = {}
-        for do in sent:
-            if do.line is not None and do.message is not None:
-                turn = self._servers[do.line.server].turn(wire.encode(do.message), do.message.kind)
-                replies[do.line] = turn.answered().parts
-        while replies:
-            for line in [line for line in replies if conversation.wants(line)]:
-                part = next(replies[line], None)
-                if part is None:
-                    del replies[line]
-                    conversation.ended(line)
-                else:
-                    conversation.heard(line, part)
+    def replies(self, do: Do) -> Iterator[bytes]:
+        """Hand a message to its server; return the answer, part by part."""
+        if do.line is None or do.message is None:
+            raise AssertionError("a message goes to somebody")
+        turn = self._servers[do.line.server].turn(wire.encode(do.message), do.message.kind)
+        return turn.answered().parts
+
+    def _carried(self, question: Question, **options: Any) -> Conversation:
+        """Carry all messages of a question, and the answers part by part, as the conversation wants them."""
+        conversation = self.begun(question, **options)
+        while sent := [do for do in conversation.todo() if do.what == "send"]:
+            replies = {do.line: self.replies(do) for do in sent if do.line is not None}
+            while replies:
+                for line in [line for line in replies if conversation.wants(line)]:
+                    part = next(replies[line], None)
+                    if part is None:
+                        del replies[line]
+                        conversation.ended(line)
+                    else:
+                        conversation.heard(line, part)
+        return conversation
 
 
 def _with_blanks(database: Database, issuer: Issuer) -> Database:

@@ -130,8 +130,10 @@ class Protocol(ABC):
 
     def requests(self, setting: Setting, size: Size) -> tuple[Request, ...]:
         """Return how much goes to and from each server, request by request: the question, then k records."""
-        steps = size.k if self.fetches and size.record else 0
-        return (self.question(setting, size), *[self._record(setting, size)] * steps)
+        question = self.question(setting, size)
+        if not self.fetches or not size.record:
+            return (question,)
+        return (question, *[self._record(setting, size)] * size.k)
 
     def _record(self, setting: Setting, size: Size) -> Request:
         spir = fetch.spir_of(setting, size.record)
