@@ -16,6 +16,8 @@ from .arrays import Labels
 
 CHUNK_BITS = 12
 CHUNK = 1 << CHUNK_BITS  # rows
+LEVEL_STEPS = 1 << 16  # names of gates that a level of the tournament has
+PASS_STEP = 1 << 15  # of those, where passing on begins
 
 
 class Gates(Protocol):
@@ -100,7 +102,7 @@ def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> N
     """Play one level: neighbours meet, the second wins if the first costs more."""
     bits, nodes = node.cost.shape[:2]
     met = nodes // 2 * 2
-    step = (level + 1) << 16
+    step = (level + 1) * LEVEL_STEPS
     a, b = node.cost[:, 0:met:2], node.cost[:, 1:met:2]
     more = np.zeros_like(a[:1])  # the carry of a + not b: whether a > b
     if met:
@@ -110,7 +112,7 @@ def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> N
     carried = node.place if last else np.concatenate([node.cost, node.place])
     winner, second = carried[:, 0:met:2], carried[:, 1:met:2]
     if met and len(carried):
-        passed = gates.both(winner ^ second, np.broadcast_to(more, winner.shape), step + (1 << 15), first)
+        passed = gates.both(winner ^ second, np.broadcast_to(more, winner.shape), step + PASS_STEP, first)
         winner = winner ^ passed
     winner = np.concatenate([winner, more])
     if nodes % 2:

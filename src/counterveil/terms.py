@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -23,7 +24,7 @@ from .keys import Issuer, is_signed
 from .schema import Schema
 from .wire import Parameters, SignedTerms, Terms
 
-_PURPOSE = "terms"
+_PURPOSE: Final = "terms"
 _LONGEST = 1 << 30  # bytes of an answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from . import checks, wire
 from .errors import Refused
@@ -10,7 +11,7 @@ from .keys import Issuer, is_signed
 from .randomness import new_id
 from .wire import Claims, Terms, Ticket
 
-_PURPOSE = "ticket"
+_PURPOSE: Final = "ticket"
 
 
 def mint(
