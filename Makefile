@@ -3,13 +3,15 @@
 PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
+TOOLS = node_modules/ready
 
-.PHONY: help demo test check bench attack-self long screenshots lock clean
+.PHONY: help demo test check check-js constants bench attack-self long screenshots lock clean
 
 help:
 	@echo "make demo   two servers, a real rejection explained, seen from every side (ONCE=1: and then stop)"
 	@echo "make test   the whole test suite"
-	@echo "make check  ruff, mypy --strict, the import order"
+	@echo "make check  ruff, mypy --strict, the import order; eslint and tsc for the page, where there is node"
+	@echo "make constants  write what the page shares with the Python side anew"
 	@echo "make bench  how fast a server answers, beside plain NumPy; how fast a bundle builds; questions under load"
 	@echo "make attack-self  the known attacks on the service, with their counts: times, floods (some 40 minutes)"
 	@echo "make long   attack-self, and 50 kills under load"
@@ -34,6 +36,20 @@ check: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory check-js; \
+	elif [ "$$CI" = true ]; then echo "The JavaScript checks need node and npm"; exit 1; \
+	else echo "No node and npm here: the JavaScript checks are skipped"; fi
+
+$(TOOLS): package.json
+	npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
+check-js: $(TOOLS)
+	node_modules/.bin/eslint --max-warnings 0
+	node_modules/.bin/tsc
+
+constants: $(READY)
+	$(BIN)/python tests/make_constants.py
 
 bench: $(READY)
 	@$(BIN)/counterveil bench
@@ -60,4 +76,4 @@ lock: $(READY)
 		--output-file requirements-dev.txt --upgrade pyproject.toml
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

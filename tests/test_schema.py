@@ -4,6 +4,7 @@ import base64
 import datetime
 import json
 import math
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -456,8 +457,10 @@ def test_infer_takes_long_text_for_free_text() -> None:
 
 
 def test_the_page_refuses_the_same_schemas() -> None:
-    source = (files("counterveil") / "applicant" / "web" / "schema.js").read_bytes()
-    module = "data:text/javascript;base64," + base64.b64encode(source).decode()
+    web = files("counterveil") / "applicant" / "web"
+    source = "".join((web / name).read_text("utf-8") for name in ("constants.js", "schema.js"))
+    alone = re.sub(r"^import .*\n", "", source, flags=re.M)  # such a module has no neighbours
+    module = "data:text/javascript;base64," + base64.b64encode(alone.encode()).decode()
     strange = [
         ("another kind", [{**YES, "kind": "constructor"}], ""),
         ("a list for a kind", [{**YES, "kind": ["boolean"]}], ""),

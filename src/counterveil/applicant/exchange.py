@@ -20,6 +20,7 @@ T = TypeVar("T")
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/2"}
 _RETRIED = (502, 503, 504)
 _TIMER = 0.003  # seconds by which a timer may be late
+_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a request is sent again, twice as long each time
 _SLOWEST = 1 << 17  # bytes a second that a long answer may be sent at
 
 
@@ -66,7 +67,7 @@ class Connections:
     async def visit(self, url: str) -> Peer:
         """Fetch one server's manifest."""
         began = time.perf_counter()
-        response, content = await self._request(url, url, "GET", "/v1/manifest", None, wire.MANIFEST_LIMIT)
+        response, content = await self._request(url, url, "GET", wire.MANIFEST_PATH, None, wire.MANIFEST_LIMIT)
         try:
             manifest = wire.decode_manifest(content)
         except Malformed as error:
@@ -105,7 +106,7 @@ class Connections:
             raise AssertionError("a message goes to somebody")
         peer = conversation.peer(line)
         into = _Into(conversation, line, self._moved)
-        path = "/v1/answer" if message.kind == "query" else "/v1/record"
+        path = wire.ANSWER_PATH if message.kind == "query" else wire.RECORD_PATH
         most = conversation.expected(line) + wire.ENVELOPE
         try:
             await self._request(peer.url, peer.name, "POST", path, wire.encode(message), most, into)
@@ -119,7 +120,7 @@ class Connections:
         self, url: str, name: str, method: str, path: str, body: bytes | None, most: int, into: _Into | None = None
     ) -> tuple[httpx2.Response, bytes]:
         """Send a request; where the connection breaks send the same bytes again, until patience ends."""
-        began, pause = time.monotonic(), 0.05
+        began, pause = time.monotonic(), _PAUSE
         limit = self.timeout + most / _SLOWEST
         until = began + limit + self.patience  # whatever happens
         while True:
@@ -139,12 +140,12 @@ class Connections:
                 problem = f"{broke}: {str(error) or type(error).__name__}"
                 hopeless = not isinstance(error, httpx2.RequestError) or "CERTIFICATE" in problem
             if into is not None and into.taken > taken:
-                began, pause = time.monotonic(), 0.05  # it was getting on
+                began, pause = time.monotonic(), _PAUSE  # it was getting on
             now = time.monotonic()
             if hopeless or now - began + pause > self.patience or now + pause > until:
                 raise ServerFault(name, problem)
             await anyio.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            pause = min(2 * pause, _LONGEST_PAUSE)
         if response.status_code != 200:
             code, says = _refusal(content)
             raise ServerFault(name, f"refused (HTTP {response.status_code}): {says}", code)

@@ -16,6 +16,7 @@ from ..terms.deployment import Deployment
 from ..terms.wire import SignedTerms
 
 _STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, or of more
+_ROWS_A_STEP = 20_000  # rows that make the step longer by one of those
 _REHEARSALS = 3
 _MOST_REHEARSED = 1 << 16  # rows; for more, the time that these take is multiplied
 
@@ -32,7 +33,7 @@ def make_offer(issued: SignedTerms, deployment: Deployment) -> Offer:
     """Calibrate the step: at least twice as long as anything computed between messages, tried with made-up numbers."""
     rows = issued.terms.rows
     longest = max(_rehearsed(deployment, rows) for _ in range(_REHEARSALS))
-    return Offer(issued, deployment, max(_STEP * (1 + rows // 20_000), 2 * longest))
+    return Offer(issued, deployment, max(_STEP * (1 + rows // _ROWS_A_STEP), 2 * longest))
 
 
 def _rehearsed(deployment: Deployment, rows: int) -> float:

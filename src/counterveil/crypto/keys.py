@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
@@ -23,6 +24,7 @@ from ..errors import InvalidKey, Unbound
 from .randomness import KEY_BYTES, VERSION, frame, key_id, new_key
 
 SIGNATURE_BYTES = 64
+Purpose = Literal["terms", "ticket", "manifest", "record", "blind", "packages"]  # what a signature is for
 COMMON, PRIVATE, PUBLIC = "common.key", "issuer.key", "issuer.pub"
 SERVER_PRIVATE, SERVER_PUBLIC = "server.key", "server.pub"
 _PEM = serialization.Encoding.PEM
@@ -54,7 +56,7 @@ class SigningKey:
         """The public key, 32 raw bytes."""
         return self._private.public_key().public_bytes_raw()
 
-    def sign(self, purpose: str, *parts: bytes) -> bytes:
+    def sign(self, purpose: Purpose, *parts: bytes) -> bytes:
         """Return the signature of these parts for this purpose."""
         return self._private.sign(_message(purpose, parts))
 
@@ -62,7 +64,7 @@ class SigningKey:
 Issuer = SigningKey  # whoever may mint tickets and sign records and terms
 
 
-def is_signed(public: bytes, signature: bytes, purpose: str, *parts: bytes) -> bool:
+def is_signed(public: bytes, signature: bytes, purpose: Purpose, *parts: bytes) -> bool:
     """Say whether the holder of the private key signed these parts for this purpose."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, _message(purpose, parts))
@@ -71,7 +73,7 @@ def is_signed(public: bytes, signature: bytes, purpose: str, *parts: bytes) -> b
     return True
 
 
-def _message(purpose: str, parts: tuple[bytes, ...]) -> bytes:
+def _message(purpose: Purpose, parts: tuple[bytes, ...]) -> bytes:
     return frame([VERSION, purpose, *parts])
 
 

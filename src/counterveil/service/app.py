@@ -235,15 +235,17 @@ def _add_protocol(app: FastAPI, server: Server) -> None:
         for status, meaning in REFUSALS.values()
     }
 
-    @app.get("/v1/manifest", summary="Terms, and which server this is", responses={200: {"description": "JSON"}})
+    @app.get(wire.MANIFEST_PATH, summary="Terms, and which server this is", responses={200: {"description": "JSON"}})
     async def manifest_route() -> Response:
         return Response(manifest, media_type="application/json")
 
-    @app.post("/v1/answer", summary="Answer a question", openapi_extra=message, responses={200: says, **refusals})
+    @app.post(wire.ANSWER_PATH, summary="Answer a question", openapi_extra=message, responses={200: says, **refusals})
     async def answer_route() -> Response:
         return _Answer(desk, "query")
 
-    @app.post("/v1/record", summary="Answer a record step", openapi_extra=message, responses={200: says, **refusals})
+    @app.post(
+        wire.RECORD_PATH, summary="Answer a record step", openapi_extra=message, responses={200: says, **refusals}
+    )
     async def record_route() -> Response:
         return _Answer(desk, "record-query")
 

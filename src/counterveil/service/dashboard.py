@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import InvalidKey
 from .server import Server
+from .wire import ANSWER_PATH, RECORD_PATH
 
 _MINUTES = 24 * 60
 _LEAST_TOKEN = 16  # characters
@@ -40,12 +41,12 @@ class Operator:
 
     def count(self, path: str, code: str, **_: float) -> None:
         """Count one request."""
-        if path not in ("/v1/answer", "/v1/record"):
+        if path not in (ANSWER_PATH, RECORD_PATH):
             return
         minute = self._now()
         if code != "ok":
             minute.refused += 1
-        elif path == "/v1/answer":
+        elif path == ANSWER_PATH:
             minute.answered += 1
 
     def _now(self) -> _Minute:

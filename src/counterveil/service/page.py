@@ -19,7 +19,9 @@ from urllib.parse import urlsplit
 from ..terms.wire import SignedTerms
 
 # in import order
-_MODULES = ("field", "wire", "schema", "preferences", "spir", "garble", "network", "client", "strings", "page")
+_MODULES = (
+    "constants", "field", "wire", "schema", "preferences", "spir", "garble", "network", "client", "strings", "page",
+)  # fmt: skip
 _TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 _REST = "img-src data:; base-uri 'none'; form-action 'none'"
 _ANYWHERE = "https: http://localhost:* http://127.0.0.1:*"  # encrypted, or this machine

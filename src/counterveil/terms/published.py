@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -24,7 +25,7 @@ from . import wire
 from .deployment import Deployment, Holdings
 from .wire import Parameters, SignedTerms, Terms
 
-_PURPOSE = "terms"
+_PURPOSE: Final = "terms"
 _LONGEST = 1 << 30  # bytes of an answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ..algebra import checks
 from ..crypto.keys import Issuer, is_signed
@@ -11,7 +12,7 @@ from ..errors import Refused
 from . import wire
 from .wire import Claims, Terms, Ticket
 
-_PURPOSE = "ticket"
+_PURPOSE: Final = "ticket"
 
 
 def mint(

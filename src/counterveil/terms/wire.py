@@ -29,6 +29,7 @@ from ..schema.layouts import RecordKind
 
 VERSION: Final = 2  # of messages, tickets, terms, and of what the servers derive from their common key
 MEDIA_TYPE = "application/octet-stream"
+MANIFEST_PATH, ANSWER_PATH, RECORD_PATH = "/v1/manifest", "/v1/answer", "/v1/record"
 MOST_SERVERS = 64
 MOST_RECORDS = 255
 MOST_LIARS = 5  # finding them tries every set of so many servers

@@ -1,24 +1,107 @@
 // The applicant's side, in the browser: asks all servers at once, trusts none of them, and tells them nothing.
 
-import { bitsOf, honest, smallestPrimeAbove, split, uniform, valueAt, mod } from "./field.js";
+import { ANSWER_LIMIT, ANSWER_PATH, ENVELOPE, FIELD_LIMIT, ID_BYTES, KEY_BYTES, MANIFEST_LIMIT, MANIFEST_PATH, MOST_LIARS, MOST_REHEARSED, MOST_ROWS, MOST_SERVERS, PROTOCOL, PUBLIC_KEY_BYTES, RECORD_PATH, REHEARSALS, ROWS_A_STEP, SIGNATURE_BYTES, STEP } from "./constants.js";
+import { bitsOf, honest, mod, smallestPrimeAbove, split, uniform, valueAt } from "./field.js";
 import { answerBytes, evaluate, height } from "./garble.js";
 import { everyone, Pipe, request, Trouble } from "./network.js";
-import { costTables, allowedLevels, Tariff } from "./preferences.js";
+import { allowedLevels, costTables, levelOf, Tariff } from "./preferences.js";
 import { Schema } from "./schema.js";
 import { makeSpir, unpackage } from "./spir.js";
 import { decodeReply, decodeTicket, digestOf, encodeRequest, frame, headOf, isSigned, makeTicket, packedBytes, packVector, same, unhex, unpackVector } from "./wire.js";
 
-const MANIFEST = 4 << 20, ENVELOPE = 1024; // bytes
-const STEP = 20; // milliseconds: what is computed here ends on a multiple of that, or of more, so that no server can time it
-const REHEARSALS = 3, REHEARSED = 65536; // tries, and rows at most: of more rows the time is scaled
-const LARGEST = 2 ** 30; // bytes: no server's answer may have that many
+/**
+ * @typedef {import("./network.js").Options} Options
+ * @typedef {import("./preferences.js").Wishes} Wishes
+ * @typedef {import("./schema.js").Feature} Feature
+ * @typedef {import("./schema.js").Levels} Levels
+ * @typedef {import("./wire.js").Bytes} Bytes
+ * @typedef {import("./wire.js").Manifest} Manifest
+ * @typedef {import("./wire.js").Terms} Terms
+ * @typedef {import("./wire.js").Ticket} Ticket
+ */
 
-// One deployment, as its servers' manifests describe it.
+/**
+ * Whose word is taken.
+ * @typedef {object} Trust
+ * @property {string} issuer whose terms are taken
+ * @property {string[]} [operators] keys of servers that must be among those asked
+ */
+
+/**
+ * Servers that agree, and what was found out about them before anything is asked.
+ * @typedef {object} Session
+ * @property {Deployment} deployment
+ * @property {Map<number, string>} peers addresses, by number
+ * @property {Bytes} digest of the terms
+ * @property {Bytes} key id of the servers' common key
+ * @property {string[]} operators
+ * @property {Options} [options]
+ * @property {number} began when the manifests had come
+ * @property {number} step milliseconds
+ */
+
+/** @typedef {Pick<Session, "deployment" | "digest" | "key">} Stage what messages are made for */
+/** @typedef {Pick<Ticket, "servers" | "liars" | "k" | "bytes">} Admission what of a ticket messages are made from */
+
+/**
+ * A message, and how long the body of its answer must be.
+ * @typedef {object} Message
+ * @property {import("./wire.js").RequestKind} kind
+ * @property {number} server
+ * @property {number} request
+ * @property {number[]} among
+ * @property {Bytes} secret
+ * @property {Bytes} body
+ * @property {Bytes} bytes the whole
+ * @property {number} expected
+ */
+
+/** @typedef {{ messages: Message[], package: (parts: Bytes[]) => Bytes }} RecordStep what is sent for one record, and what the answers make */
+
+/**
+ * What the answers say.
+ * @typedef {object} Outcome
+ * @property {number[]} kept places of the servers whose answers fit together
+ * @property {number[]} positions of the nearest rows
+ * @property {boolean} plausible whether costs can be as revealed
+ * @property {bigint[] | null} costs
+ * @property {Bytes | null} inside the record, if it came with the answers
+ */
+
+/** @typedef {Outcome & { began: number }} Found */
+/** @typedef {(each: Message, pipe?: Pipe | null) => Promise<Bytes>} Send */
+/** @typedef {(sent: Message, down: Bytes | null, length: number) => void} Watch sees when a message left and what came */
+/** @typedef {(came: number, total: number) => void} Progress */
+/** @typedef {{ ticket?: Ticket, asked?: Message[], steps?: RecordStep[] }} Attempt what a question has made so far */
+
+/**
+ * @typedef {object} Change
+ * @property {Feature} feature
+ * @property {number} before
+ * @property {number} after
+ * @property {import("./schema.js").Value} value
+ * @property {number} direction
+ * @property {number} share of all that it costs
+ */
+
+/**
+ * @typedef {object} Explanation
+ * @property {boolean} feasible
+ * @property {Feature[]} broken
+ * @property {Change[]} changes
+ * @property {Levels} codes
+ * @property {number[]} liars servers whose answers were corrected
+ */
+
+/** One deployment, as its servers' manifests describe it. */
 export class Deployment {
+  /** @param {Terms} terms */
   constructor(terms) {
     const { parameters } = terms;
-    [this.form, this.reveal] = parameters.scheme.split("/");
-    if (terms.version !== "counterveil/2") throw new Trouble("terms", `version ${terms.version}`);
+    const [form, reveal] = parameters.scheme.split("/");
+    this.form = form;
+    this.reveal = reveal;
+    if (terms.version !== PROTOCOL) throw new Trouble("terms", `version ${terms.version}`);
     if (this.form !== "table") throw new Trouble("form", this.form);
     const { servers, collusion, k, max_weight: maxWeight, d_min: dMin } = parameters;
     const whole = [servers, collusion, k, maxWeight, dMin, terms.rows].every((v) => Number.isSafeInteger(v) && v >= 1);
@@ -27,7 +110,7 @@ export class Deployment {
     this.sealed = this.reveal === "sealed" || this.inside;
     const known = this.sealed || ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
     if (this.sealed && (servers !== 2 || collusion !== 1 || k !== 1 || terms.robust !== 0)) throw new Trouble("terms", "sealed");
-    if (!whole || !Number.isInteger(terms.robust) || terms.robust < 0 || terms.robust > 5 || !known || servers <= collusion || servers > 64 || terms.rows >= 2 ** 28 || (masked ? k > 1 && dMin > 1 : dMin !== 1))
+    if (!whole || !Number.isInteger(terms.robust) || terms.robust < 0 || terms.robust > MOST_LIARS || !known || servers <= collusion || servers > MOST_SERVERS || terms.rows > MOST_ROWS || (masked ? k > 1 && dMin > 1 : dMin !== 1))
       throw new Trouble("terms", "parameters");
     this.terms = terms;
     this.schema = new Schema(terms.schema);
@@ -39,7 +122,7 @@ export class Deployment {
     this.alphas = terms.alphas.map(BigInt);
     this.top = this.tariff.bound + BigInt(this.mask) - 1n;
     const bound = this.differences ? 2n * this.top : this.top;
-    if (bound >= 1n << 61n) throw new Trouble("terms", "costs beyond any field"); // so that a random word holds an element
+    if (bound >= FIELD_LIMIT / 2n) throw new Trouble("terms", "costs beyond any field"); // q is at most twice that, so that a random word holds an element
     const smallest = this.sealed ? 1n << BigInt(bound.toString(2).length) : smallestPrimeAbove(bound > BigInt(servers) ? bound : BigInt(servers));
     if (this.q !== smallest) throw new Trouble("terms", `q is ${this.q}, and should be ${smallest}`);
     const points = new Set(this.alphas.map((alpha) => (this.sealed ? alpha : mod(alpha, this.q))));
@@ -48,18 +131,22 @@ export class Deployment {
     this.rows = terms.rows;
     this.length = this.differences ? this.rows - 1 : this.rows;
     this.positions = this.sealed ? 2 ** height(this.rows) : this.rows;
-    this.recordBytes = this.schema.recordBytes(terms.record) + 64 + 32; // signed and packaged
+    this.recordBytes = this.schema.recordBytes(terms.record) + SIGNATURE_BYTES + KEY_BYTES; // signed and packaged
     const largest = Math.max(...this.answers(1));
-    if (!(largest < LARGEST)) throw new Trouble("terms", `answers of ${largest} bytes`);
+    if (!(largest < ANSWER_LIMIT)) throw new Trouble("terms", `answers of ${largest} bytes`);
   }
 
-  // What a question reveals, in one line, as tickets name it.
+  /** What a question reveals, in one line, as tickets name it. */
   get reveals() {
     const { scheme, shuffle, d_min: dMin } = this.terms.parameters;
     return scheme.slice(scheme.indexOf("/") + 1) + (shuffle ? ", shuffled" : "") + (dMin > 1 ? `, mask below ${dMin}` : "");
   }
 
-  // The bytes of the answer to one question, from each of so many servers.
+  /**
+   * The bytes of the answer to one question, from each of so many servers.
+   * @param {number} servers
+   * @returns {number[]}
+   */
   answers(servers) {
     const bits = bitsOf(this.q);
     return this.sealed ? answerBytes(this.rows, bits, this.inside ? this.recordBytes : 0) : Array(servers).fill(packedBytes(bits, this.length));
@@ -69,15 +156,23 @@ export class Deployment {
     return this.collusion + 1 + 2 * liars;
   }
 
-  // The costs of all rows, up to one shift where only differences are revealed.
+  /**
+   * The costs of all rows, up to one shift where only differences are revealed.
+   * @param {bigint[]} revealed
+   */
   relative(revealed) {
     if (!this.differences) return revealed;
     const costs = [0n];
-    for (const r of revealed) costs.push(costs.at(-1) - (r > this.q / 2n ? r - this.q : r));
+    for (const r of revealed) costs.push(costs[costs.length - 1] - (r > this.q / 2n ? r - this.q : r));
     return costs;
   }
 }
 
+/**
+ * What is computed here ends on a multiple of a step, so that no server can time it.
+ * @param {number} began
+ * @param {number} step
+ */
 async function settle(began, step) {
   const until = began + step * Math.ceil((performance.now() - began + 1) / step);
   await new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.floor(until - performance.now()) - 1)));
@@ -86,27 +181,36 @@ async function settle(began, step) {
 
 // --- who is asked ----------------------------------------------------------------------------------------------------
 
-// This machine, which nobody stands before.
+/**
+ * This machine, which nobody stands before.
+ * @type {(hostname: string) => boolean}
+ */
 export const isLoopback = (hostname) => /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname);
 
-// An address as all others are compared with it. Over plain http, whoever is on the way to both servers reads the question.
+/**
+ * An address as all others are compared with it. Over plain http, whoever is on the way to both servers reads the question.
+ * @param {string} text
+ */
 export function addressOf(text) {
-  const url = URL.canParse(text) ? new URL(text) : {};
-  if (!["http:", "https:"].includes(url.protocol)) throw new Trouble("addresses");
+  const url = URL.canParse(text) ? new URL(text) : null;
+  if (!url || !["http:", "https:"].includes(url.protocol)) throw new Trouble("addresses");
   const address = url.origin + url.pathname.replace(/\/+$/, "");
   if (url.protocol === "http:" && !isLoopback(url.hostname)) throw new Trouble("plain", "", address);
   return address;
 }
 
+/** @type {(text: unknown, bytes: number) => text is string} */
 const isHex = (text, bytes) => typeof text === "string" && text.length === 2 * bytes && /^[0-9a-f]*$/.test(text);
+/** @type {(values: unknown, count: number, isFine: (value: unknown) => boolean) => boolean} */
 const areDifferent = (values, count, isFine) => Array.isArray(values) && values.every(isFine) && values.length === count && new Set(values).size === count;
 
+/** @param {Bytes} said @param {string} server @returns {Manifest} */
 function readManifest(said, server) {
   try {
     const manifest = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(said));
     const { key, instance, software, issued, signature } = manifest;
-    const fine = Number.isInteger(manifest.server) && isHex(key, 16) && isHex(instance, 16) && isHex(signature, 64) && typeof software === "string"
-      && typeof issued.terms === "string" && isHex(issued.signature, 64) && areDifferent(issued.addresses, issued.addresses.length, (each) => typeof each === "string");
+    const fine = Number.isInteger(manifest.server) && isHex(key, ID_BYTES) && isHex(instance, ID_BYTES) && isHex(signature, SIGNATURE_BYTES) && typeof software === "string"
+      && typeof issued.terms === "string" && isHex(issued.signature, SIGNATURE_BYTES) && areDifferent(issued.addresses, issued.addresses.length, (each) => typeof each === "string");
     if (!fine) throw new Error();
     return manifest;
   } catch {
@@ -114,7 +218,12 @@ function readManifest(said, server) {
   }
 }
 
-// Refuse servers that do not go together, or are not who they say. Return the terms' digest, and the terms.
+/**
+ * Refuse servers that do not go together, or are not who they say. Return the terms' digest, and the terms.
+ * @param {string[]} servers
+ * @param {Manifest[]} manifests
+ * @param {Required<Trust>} trust
+ */
 async function agreed(servers, manifests, { issuer, operators }) {
   const [{ issued, key }] = manifests, numbers = manifests.map((manifest) => manifest.server);
   for (const [i, manifest] of manifests.entries()) {
@@ -130,8 +239,10 @@ async function agreed(servers, manifests, { issuer, operators }) {
     throw new Trouble("browser"); // before a ticket is spent
   }
   if (!signed) throw new Trouble("impostor", "not the issuer's signature");
-  const terms = JSON.parse(issued.terms), { servers: count } = terms.parameters;
-  const fine = terms.issuer === issuer && areDifferent(terms.keys, count, (each) => isHex(each, 32)) && issued.addresses.length === count;
+  /** @type {Terms} */
+  const terms = JSON.parse(issued.terms);
+  const { servers: count } = terms.parameters;
+  const fine = terms.issuer === issuer && areDifferent(terms.keys, count, (each) => isHex(each, PUBLIC_KEY_BYTES)) && issued.addresses.length === count;
   if (!fine) throw new Trouble("terms", "issuer, keys or addresses");
   for (const [i, { server, instance, software, signature }] of manifests.entries()) {
     if (server < 1 || server > count) throw new Trouble("disagree", "a number too high", servers[i]);
@@ -142,13 +253,18 @@ async function agreed(servers, manifests, { issuer, operators }) {
   return { digest, terms };
 }
 
-// Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent.
-// `issuer` is whose terms are taken, `operators` are keys of servers that must be among those asked.
+/**
+ * Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent.
+ * @param {string[]} urls
+ * @param {Trust} trust
+ * @param {Options} [options]
+ * @returns {Promise<Session>}
+ */
 export async function connect(urls, { issuer, operators = [] }, options) {
-  if (!isHex(issuer, 32)) throw new Trouble("no_issuer");
+  if (!isHex(issuer, PUBLIC_KEY_BYTES)) throw new Trouble("no_issuer");
   const servers = urls.map(addressOf);
   if (new Set(servers).size < Math.max(2, servers.length)) throw new Trouble("addresses");
-  const manifests = await everyone(servers.map(async (server) => readManifest(await request(server, "/v1/manifest", null, MANIFEST, options), server)));
+  const manifests = await everyone(servers.map(async (server) => readManifest(await request(server, MANIFEST_PATH, null, MANIFEST_LIMIT, options), server)));
   const began = performance.now();
   try {
     const { digest, terms } = await agreed(servers, manifests, { issuer, operators });
@@ -160,18 +276,25 @@ export async function connect(urls, { issuer, operators = [] }, options) {
   }
 }
 
-// When a ticket of one's own expires: on a coarse clock, or it would tell the servers what this computer's own clock says.
+/**
+ * When a ticket of one's own expires: on a coarse clock, or it would tell the servers what this computer's own clock says.
+ * @param {number} now
+ * @param {number} window
+ */
 export function openExpiry(now, window) {
   const coarse = Math.max(1, Math.floor(window / 4));
   return Math.floor((now + Math.floor(window / 2)) / coarse) * coarse;
 }
 
+/** @param {Session} session @param {string} text */
 async function admitted(session, text) {
   const { deployment, peers, operators } = session;
   const { terms } = deployment, { service, issuer, keys } = terms;
   let ticket;
   if (terms.tickets === "open") {
-    const given = (n) => operators.includes(keys[n - 1]), known = [...peers.keys()].sort((a, b) => given(b) - given(a) || a - b);
+    /** @type {(n: number) => number} */
+    const given = (n) => Number(operators.includes(keys[n - 1]));
+    const known = [...peers.keys()].sort((a, b) => given(b) - given(a) || a - b);
     const servers = known.slice(0, deployment.needed()).sort((a, b) => a - b);
     const expires = openExpiry(Math.floor(Date.now() / 1000), terms.window);
     ticket = makeTicket({ expires, service, servers, reveal: deployment.reveals, k: terms.parameters.k });
@@ -195,9 +318,13 @@ async function admitted(session, text) {
 
 // --- a question ------------------------------------------------------------------------------------------------------
 
-// Sealed: behind the tables stands what the applicant would add to the cost, which is nothing.
+/**
+ * Sealed: behind the tables stands what the applicant would add to the cost, which is nothing.
+ * @type {(deployment: Deployment, own: Levels, wishes: Wishes) => bigint[]}
+ */
 export const secretOf = (deployment, own, wishes) => [...costTables(deployment.tariff, own, wishes).flat(), ...(deployment.sealed ? [0n] : [])];
 
+/** @param {Deployment} deployment @param {number[]} servers @param {bigint[]} secret */
 export function shares(deployment, servers, secret, draw = uniform) {
   const { q } = deployment;
   if (!deployment.sealed) return split(secret, servers.map((n) => deployment.alphas[n - 1]), deployment.collusion, q, draw);
@@ -205,7 +332,13 @@ export function shares(deployment, servers, secret, draw = uniform) {
   return [noise, secret.map((value, i) => mod(value - noise[i], q))];
 }
 
-// What the answers reveal, and the places of the servers whose answers fit together.
+/**
+ * What the answers reveal, and the places of the servers whose answers fit together.
+ * @param {Deployment} deployment
+ * @param {number[]} servers
+ * @param {number} liars
+ * @param {bigint[][]} answers
+ */
 export function recover(deployment, servers, liars, answers) {
   const alphas = servers.map((n) => deployment.alphas[n - 1]);
   const degree = servers.length - 1 - 2 * liars;
@@ -215,7 +348,11 @@ export function recover(deployment, servers, liars, answers) {
   return { kept, revealed: valueAt(basis.map((n) => answers[n]), basis.map((n) => alphas[n]), 0n, deployment.q) };
 }
 
-// The positions of the k least costs. k passes over all, and no sort: how long it takes must not tell how the costs lie.
+/**
+ * The positions of the k least costs. k passes over all, and no sort: how long it takes must not tell how the costs lie.
+ * @param {bigint[]} costs
+ * @param {number} k
+ */
 export function nearest(costs, k) {
   const taken = new Uint8Array(costs.length);
   return Array.from({ length: Math.min(k, costs.length) }, () => {
@@ -226,32 +363,60 @@ export function nearest(costs, k) {
   });
 }
 
-// A message, and how long the body of its answer must be.
+/**
+ * @param {Stage} stage
+ * @param {Admission} ticket
+ * @param {import("./wire.js").RequestKind} kind
+ * @param {number} server
+ * @param {number} request
+ * @param {number[]} among
+ * @param {Bytes} secret
+ * @param {Bytes} body
+ * @param {number} expected
+ * @returns {Message}
+ */
 function message({ digest, key }, ticket, kind, server, request, among, secret, body, expected) {
   const bytes = encodeRequest({ kind, server, terms: digest, key, ticket: ticket.bytes, request, among, secret, body });
   return { kind, server, request, among, secret, body, bytes, expected };
 }
 
-// The messages that ask, one for each server of the ticket, each with a secret of this question and this server.
+/**
+ * The messages that ask, one for each server of the ticket, each with a secret of this question and this server.
+ * @param {Stage} session
+ * @param {Admission} ticket
+ * @param {Levels} own
+ * @param {Wishes} wishes
+ */
 function compiled(session, ticket, own, wishes) {
   const { deployment } = session, sizes = deployment.answers(ticket.servers.length);
   const queries = shares(deployment, ticket.servers, secretOf(deployment, own, wishes));
   return ticket.servers.map((server, i) => {
-    const secret = crypto.getRandomValues(new Uint8Array(32));
+    const secret = crypto.getRandomValues(new Uint8Array(KEY_BYTES));
     return message(session, ticket, "query", server, 0, ticket.servers, secret, packVector(queries[i], deployment.q), sizes[i]);
   });
 }
 
-// So many of these servers, every set as likely.
+/**
+ * So many of these servers, every set as likely.
+ * @param {number[]} servers
+ * @param {number} size
+ */
 function some(servers, size) {
   const left = [...servers];
   while (left.length > size) left.splice(Number(uniform(BigInt(left.length), 1)[0]), 1);
   return left.sort((a, b) => a - b);
 }
 
-// The messages that fetch the records, each record from a random set of honest servers. A server that is left out gets a
-// query too, of noise, and a random set that it is in: by chance, or because it lied, looks the same to it.
-// To each server they carry the secret that its question, `asked`, had: it knows by that who goes on.
+/**
+ * The messages that fetch the records, each record from a random set of honest servers. A server that is left out gets a
+ * query too, of noise, and a random set that it is in: by chance, or because it lied, looks the same to it.
+ * To each server they carry the secret that its question, `asked`, had: it knows by that who goes on.
+ * @param {Stage} session
+ * @param {Admission} ticket
+ * @param {Message[]} asked
+ * @param {Outcome} found
+ * @returns {RecordStep[]}
+ */
 function recordSteps(session, ticket, asked, found) {
   const { collusion, positions, recordBytes } = session.deployment;
   const size = ticket.servers.length - ticket.liars, honestOnes = found.kept.map((place) => ticket.servers[place]);
@@ -269,41 +434,59 @@ function recordSteps(session, ticket, asked, found) {
   });
 }
 
-// The wishes that take longest to compile of all that the page can express: none shuts a level out before it is looked at.
+/**
+ * The wishes that take longest to compile of all that the page can express: none shuts a level out before it is looked at.
+ * @param {Deployment} deployment
+ * @returns {Wishes}
+ */
 function heaviest({ schema, terms }) {
   const weight = terms.parameters.max_weight;
   return new Map(schema.costed.map((f) => [f, { weight, change: f.ordered ? "up" : "free", ...(f.kind === "numeric" ? { low: f.low, high: f.high } : {}) }]));
 }
 
-// The step of time that hides what is computed: twice the longest of three tries with made-up numbers, or more.
-// Of sealed answers nothing is left to put together: they are evaluated as they come in.
+/**
+ * The step of time that hides what is computed: twice the longest of three tries with made-up numbers, or more.
+ * Of sealed answers nothing is left to put together: they are evaluated as they come in.
+ * @param {Omit<Session, "step">} session
+ */
 function stepOf(session) {
-  const { terms, rows, sealed } = session.deployment, tried = Math.min(rows, REHEARSED);
+  const { terms, rows, sealed } = session.deployment, tried = Math.min(rows, MOST_REHEARSED);
   const deployment = new Deployment({ ...terms, rows: tried }), stage = { ...session, deployment };
   const servers = Array.from({ length: deployment.needed(terms.robust) }, (_, i) => i + 1);
   const ticket = { servers, liars: terms.robust, k: terms.parameters.k, bytes: new Uint8Array(256) };
   const own = new Map(deployment.schema.costed.map((feature) => [feature, 0])), wishes = heaviest(deployment);
+  /** @type {(work: () => void) => number} */
   const timed = (work) => {
     const began = performance.now();
     work();
     return performance.now() - began;
   };
   const tries = Array.from({ length: REHEARSALS }, () => {
-    let asked;
+    /** @type {Message[]} */
+    let asked = [];
     const compiling = timed(() => (asked = compiled(stage, ticket, own, wishes)));
     if (sealed) return compiling;
     const answer = packVector(uniform(deployment.q, deployment.length), deployment.q); // the same from all: it fits together
     const choosing = timed(() => recordSteps(stage, ticket, asked, understood(stage, ticket, servers.map(() => answer))));
     return Math.max(compiling, (choosing * rows) / tried);
   });
-  return Math.max(STEP * (1 + Math.floor(rows / 20000)), 2 * Math.max(...tries));
+  return Math.max(STEP * (1 + Math.floor(rows / ROWS_A_STEP)), 2 * Math.max(...tries));
 }
 
-// Where the answers say the nearest rows stand: evaluated as they come in, or put together when all are there.
+/**
+ * Where the answers say the nearest rows stand, evaluated as they come in.
+ * @param {Session} session
+ * @param {Ticket} ticket
+ * @param {Message[]} asked
+ * @param {Send} send
+ * @param {Progress} progress
+ * @returns {Promise<Found>}
+ */
 async function evaluated({ deployment }, ticket, asked, send, progress) {
   const total = asked[0].expected + asked[1].expected;
   const pipes = asked.map(({ server, among, expected }) =>
     new Pipe(headOf({ kind: "answer", server, ticket: ticket.id, request: 0, among }, expected), expected));
+  /** @type {import("./garble.js").Take} */
   const taken = async (place, count) => {
     const bytes = await pipes[place].take(count);
     progress(pipes[0].passed + pipes[1].passed, total);
@@ -325,34 +508,51 @@ async function evaluated({ deployment }, ticket, asked, send, progress) {
   return { kept: [0, 1], positions: [position], plausible: true, costs: null, inside, began };
 }
 
+/**
+ * The same, put together when all are there.
+ * @param {Session} session
+ * @param {Ticket} ticket
+ * @param {Message[]} asked
+ * @param {Send} send
+ * @returns {Promise<Found>}
+ */
 async function opened(session, ticket, asked, send) {
   const bodies = await everyone(asked.map((each) => send(each)));
   const began = performance.now();
   return { ...understood(session, ticket, bodies), began };
 }
 
+/** @param {Pick<Session, "deployment" | "peers">} session @param {Admission} ticket @param {Bytes[]} bodies @returns {Outcome} */
 function understood({ deployment, peers }, ticket, bodies) {
   const answers = bodies.map((body, i) => {
     try {
       return unpackVector(body, deployment.q, deployment.length);
     } catch {
-      throw new Trouble("malformed_answer", "", peers.get(ticket.servers[i]));
+      throw new Trouble("malformed_answer", "", peers.get(ticket.servers[i]) ?? null);
     }
   });
   const { kept, revealed } = recover(deployment, ticket.servers, ticket.liars, answers);
   const costs = deployment.relative(revealed);
   const lowest = costs.reduce((a, b) => (b < a ? b : a), 0n), highest = costs.reduce((a, b) => (b > a ? b : a), 0n);
-  return { kept, positions: nearest(costs, ticket.k), plausible: highest - lowest <= deployment.top, costs };
+  return { kept, positions: nearest(costs, ticket.k), plausible: highest - lowest <= deployment.top, costs, inside: null };
 }
 
-// Send a message, and return the body of its answer, or let that go into a pipe. `watch` sees when it left and what came.
+/**
+ * Send a message, and return the body of its answer, or let that go into a pipe.
+ * @param {Session} session
+ * @param {Ticket} ticket
+ * @param {Message} sent
+ * @param {Watch} watch
+ * @param {Pipe | null} pipe
+ * @returns {Promise<Bytes>}
+ */
 async function post({ peers, options }, ticket, sent, watch, pipe) {
-  const { kind, server, request: number, among, bytes, expected } = sent, address = peers.get(server);
-  const coming = request(address, kind === "query" ? "/v1/answer" : "/v1/record", bytes, expected + ENVELOPE, options, pipe);
+  const { kind, server, request: number, among, bytes, expected } = sent, address = peers.get(server) ?? "";
+  const coming = request(address, kind === "query" ? ANSWER_PATH : RECORD_PATH, bytes, expected + ENVELOPE, options, pipe);
   watch(sent, null, 0);
   const said = await coming;
-  watch(sent, pipe?.first, pipe?.seen ?? said.length);
-  if (pipe) return null;
+  watch(sent, pipe?.first ?? null, pipe?.seen ?? said.length);
+  if (pipe) return pipe.first;
   let answer;
   try {
     answer = decodeReply(said, kind === "query" ? "answer" : "record-answer");
@@ -366,27 +566,46 @@ async function post({ peers, options }, ticket, sent, watch, pipe) {
   return answer.body;
 }
 
-// Ask. `own` maps features to levels, `wishes` to preferences; `watch` sees every message, `progress` bytes that came of how many.
-// Only the first record is explained. With the `attempt` of a question that broke off, the very same bytes are sent again.
+/**
+ * Ask. Only the first record is explained. With the `attempt` of a question that broke off, the very same bytes are sent again.
+ * @param {Session} session
+ * @param {string} ticketText
+ * @param {Levels} own
+ * @param {Wishes} wishes
+ * @param {Watch} watch sees every message
+ * @param {Attempt} attempt
+ * @param {Progress} progress bytes that came, of how many
+ */
 export async function ask(session, ticketText, own, wishes, watch = () => {}, attempt = {}, progress = () => {}) {
   const { deployment, step } = session;
   const ticket = (attempt.ticket ??= await admitted(session, ticketText));
   const asked = (attempt.asked ??= compiled(session, ticket, own, wishes));
+  /** @type {Send} */
   const send = (each, pipe = null) => post(session, ticket, each, watch, pipe);
   await settle(session.began, step); // or the time since the manifests tells how long that took
   const found = await (deployment.sealed ? evaluated : opened)(session, ticket, asked, send, progress);
   const steps = deployment.inside ? [] : (attempt.steps ??= recordSteps(session, ticket, asked, found));
   await settle(found.began, step);
+  /** @type {Bytes[][]} */
   const parts = [];
   for (const { messages } of steps) parts.push(await everyone(messages.map((each) => send(each))));
   // That was the last message: from here on nothing that happens can be seen by a server.
   return explained(deployment, ticket, own, wishes, found, await unpackage(found.inside ?? steps[0].package(parts[0])));
 }
 
-// What a record tells, if it is signed for this database and costs what the answers promised.
+/**
+ * What a record tells, if it is signed for this database and costs what the answers promised.
+ * @param {Deployment} deployment
+ * @param {Ticket} ticket
+ * @param {Levels} own
+ * @param {Wishes} wishes
+ * @param {Outcome} found
+ * @param {Bytes} whole
+ * @returns {Promise<Explanation>}
+ */
 async function explained(deployment, ticket, own, wishes, found, whole) {
-  const { terms, schema } = deployment, bytes = whole.slice(0, -64);
-  const signed = await isSigned(terms.issuer, whole.slice(-64), "record", unhex(terms.database), bytes);
+  const { terms, schema } = deployment, bytes = whole.slice(0, -SIGNATURE_BYTES);
+  const signed = await isSigned(terms.issuer, whole.slice(-SIGNATURE_BYTES), "record", unhex(terms.database), bytes);
   if (!found.plausible || !signed) throw new Trouble("tampered");
   let record;
   try {
@@ -395,7 +614,7 @@ async function explained(deployment, ticket, own, wishes, found, whole) {
     throw new Trouble("tampered");
   }
   const tables = costTables(deployment.tariff, own, wishes);
-  const each = schema.costed.map((f, j) => tables[j][record.codes.get(f)]);
+  const each = schema.costed.map((f, j) => tables[j][levelOf(record.codes, f)]);
   if (found.costs && !deployment.differences) {
     const over = found.costs[found.positions[0]] - each.reduce((a, b) => a + b, 0n);
     if (over < 0n || over >= BigInt(deployment.mask)) throw new Trouble("tampered");
@@ -404,12 +623,19 @@ async function explained(deployment, ticket, own, wishes, found, whole) {
   return { ...explain(deployment, own, wishes, record, each), liars };
 }
 
+/**
+ * @param {Deployment} deployment
+ * @param {Levels} own
+ * @param {Wishes} wishes
+ * @param {{ codes: Levels }} record
+ * @param {bigint[]} each what each feature costs
+ */
 function explain(deployment, own, wishes, record, each) {
   const { schema } = deployment;
-  const broken = schema.costed.filter((f) => !allowedLevels(f, own.get(f), wishes.get(f) ?? {})[record.codes.get(f)]);
+  const broken = schema.costed.filter((f) => !allowedLevels(f, levelOf(own, f), wishes.get(f) ?? {})[levelOf(record.codes, f)]);
   const total = each.reduce((a, b) => a + b, 0n);
   const changes = schema.costed.flatMap((feature, j) => {
-    const before = own.get(feature), after = record.codes.get(feature);
+    const before = levelOf(own, feature), after = levelOf(record.codes, feature);
     if (before === after) return [];
     const there = feature.ordered && feature.kind !== "boolean" && Math.max(before, after) <= feature.steps;
     return [{

@@ -1,7 +1,9 @@
 // Vectors over F_q for any prime q below 2^62, as BigInt: exact, with no silent 2^53.
 
+/** @type {(a: bigint, q: bigint) => bigint} */
 export const mod = (a, q) => ((a % q) + q) % q;
 
+/** @param {bigint} base @param {bigint} exponent @param {bigint} q */
 export function power(base, exponent, q) {
   let result = 1n;
   for (base = mod(base, q); exponent > 0n; exponent >>= 1n, base = (base * base) % q) {
@@ -10,10 +12,14 @@ export function power(base, exponent, q) {
   return result;
 }
 
+/** @type {(a: bigint, q: bigint) => bigint} */
 const inverse = (a, q) => power(a, q - 2n, q);
 const WITNESSES = [2n, 3n, 5n, 7n, 11n, 13n, 17n, 19n, 23n, 29n, 31n, 37n]; // certain below 3.3 * 10^24
 
-// Miller and Rabin with witnesses that leave no doubt for numbers of this size.
+/**
+ * Miller and Rabin with witnesses that leave no doubt for numbers of this size.
+ * @param {bigint} n
+ */
 export function isPrime(n) {
   if (n < 2n) return false;
   for (const p of WITNESSES) if (n % p === 0n) return n === p;
@@ -30,17 +36,27 @@ export function isPrime(n) {
   });
 }
 
+/** @param {bigint} bound */
 export function smallestPrimeAbove(bound) {
   let q = bound + 1n;
   while (!isPrime(q)) q++;
   return q;
 }
 
+/** @type {(q: bigint) => number} */
 export const bitsOf = (q) => (q - 1n).toString(2).length;
 
-// Uniform elements: random words, masked, and those of q or more thrown away.
+/** @typedef {(q: bigint, count: number) => bigint[]} Draw */
+
+/**
+ * Uniform elements: random words, masked, and those of q or more thrown away.
+ * @param {bigint} q
+ * @param {number} count
+ * @param {(words: BigUint64Array<ArrayBuffer>) => void} fill
+ */
 export function uniform(q, count, fill = (words) => crypto.getRandomValues(words)) {
   const mask = (1n << BigInt(bitsOf(q))) - 1n;
+  /** @type {bigint[]} */
   const drawn = [];
   while (drawn.length < count) {
     const words = new BigUint64Array(Math.min(8192, count - drawn.length + 8));
@@ -53,7 +69,14 @@ export function uniform(q, count, fill = (words) => crypto.getRandomValues(words
   return drawn;
 }
 
-// Q_n = s + alpha_n Z_1 + … + alpha_n^T Z_T, one vector for each server.
+/**
+ * Q_n = s + alpha_n Z_1 + … + alpha_n^T Z_T, one vector for each server.
+ * @param {bigint[]} secret
+ * @param {bigint[]} alphas
+ * @param {number} collusion T
+ * @param {bigint} q
+ * @param {Draw} draw
+ */
 export function split(secret, alphas, collusion, q, draw = uniform) {
   const pads = Array.from({ length: collusion }, () => draw(q, secret.length));
   return alphas.map((alpha) =>
@@ -65,7 +88,12 @@ export function split(secret, alphas, collusion, q, draw = uniform) {
   );
 }
 
-// The Lagrange weights of the value at a point.
+/**
+ * The Lagrange weights of the value at a point.
+ * @param {bigint[]} alphas
+ * @param {bigint} point
+ * @param {bigint} q
+ */
 export function weightsAt(alphas, point, q) {
   return alphas.map((a, n) => {
     let top = 1n, bottom = 1n;
@@ -76,6 +104,7 @@ export function weightsAt(alphas, point, q) {
   });
 }
 
+/** @param {bigint[][]} shares @param {bigint[]} alphas @param {bigint} point @param {bigint} q */
 export function valueAt(shares, alphas, point, q) {
   const weights = weightsAt(alphas, point, q);
   return shares[0].map((_, i) => {
@@ -85,7 +114,14 @@ export function valueAt(shares, alphas, point, q) {
   });
 }
 
-// The places of the servers whose shares lie on polynomials of that degree, all but `liars` or fewer; null if too many lie.
+/**
+ * The places of the servers whose shares lie on polynomials of that degree, all but `liars` or fewer; null if too many lie.
+ * @param {bigint[][]} shares
+ * @param {bigint[]} alphas
+ * @param {number} degree
+ * @param {number} liars
+ * @param {bigint} q
+ */
 export function honest(shares, alphas, degree, liars, q) {
   for (let out = 0; out <= liars; out++) {
     for (const kept of choose([...alphas.keys()], alphas.length - out)) {
@@ -100,6 +136,7 @@ export function honest(shares, alphas, degree, liars, q) {
   return null;
 }
 
+/** @type {(items: number[], count: number) => Generator<number[]>} */
 function* choose(items, count) {
   if (count === 0) yield [];
   else for (let i = 0; i + count <= items.length; i++)

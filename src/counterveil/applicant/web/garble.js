@@ -1,14 +1,24 @@
 // Evaluates the circuit of `sealed` as it comes in: which position the nearest row stands at, and nothing else.
 // A wire is a Uint32Array with four words for each row: the one label of it that this computer has.
 
-const LABEL = 16, AND = 32; // bytes
-const CHUNK_BITS = 12, CHUNK = 1 << CHUNK_BITS; // rows
+import { AND, CHUNK_BITS, KEY_STEPS, LABEL, LEVEL_STEPS, PAD_STEP, PASS_STEP, SEAL_KEY } from "./constants.js";
+
+const CHUNK = 1 << CHUNK_BITS; // rows
 const STRIDE = 65536; // bytes of records at a time
-const KEYS = 2 ** 40, PADS = 2 ** 41; // steps that no gate has
 
-const key = crypto.subtle?.importKey("raw", new TextEncoder().encode("counterveil seal"), "AES-CBC", false, ["encrypt", "decrypt"]);
+/**
+ * @typedef {import("./wire.js").Bytes} Bytes
+ * @typedef {Uint32Array<ArrayBuffer>} Wire
+ * @typedef {{ cost: Wire[], place: Wire[], rows: number }} Round those still in the tournament: bits of their costs and of their places
+ * @typedef {(place: number, count: number) => Promise<Bytes>} Take brings the next bytes of a server's answer
+ */
 
-// AES-128 decryption of every block. Browsers chain blocks and want padding: undo the one, make up the other.
+const key = crypto.subtle?.importKey("raw", new TextEncoder().encode(SEAL_KEY), "AES-CBC", false, ["encrypt", "decrypt"]);
+
+/**
+ * AES-128 decryption of every block. Browsers chain blocks and want padding: undo the one, make up the other.
+ * @param {Wire} words
+ */
 async function permute(words) {
   const blocks = new Uint8Array(words.buffer, words.byteOffset, words.byteLength);
   const end = await crypto.subtle.encrypt({ name: "AES-CBC", iv: blocks.slice(-LABEL) }, await key, new Uint8Array());
@@ -20,7 +30,11 @@ async function permute(words) {
   return out;
 }
 
-// H(x, t) = π(π(x) xor t) xor π(x)
+/**
+ * H(x, t) = π(π(x) xor t) xor π(x)
+ * @param {Wire} words
+ * @param {(words: Wire, at: number) => void} tweak
+ */
 async function hashed(words, tweak) {
   const inner = await permute(words);
   const outer = inner.slice();
@@ -30,6 +44,7 @@ async function hashed(words, tweak) {
   return out;
 }
 
+/** @param {Wire} words @param {number} at @param {number} step @param {number} low */
 function xorTweak(words, at, step, low) {
   words[at] ^= low;
   words[at + 1] ^= Math.floor(low / 2 ** 32);
@@ -37,12 +52,14 @@ function xorTweak(words, at, step, low) {
   words[at + 3] ^= Math.floor(step / 2 ** 32);
 }
 
+/** @type {(a: Wire, b: Wire) => Wire} */
 const mixed = (a, b) => {
   const out = a.slice();
   for (let i = 0; i < out.length; i++) out[i] ^= b[i];
   return out;
 };
 
+/** @param {Wire[]} parts */
 function join(parts) {
   const whole = new Uint32Array(parts.reduce((n, part) => n + part.length, 0));
   let at = 0;
@@ -54,10 +71,14 @@ function join(parts) {
 }
 
 class Gates {
+  tables = new Uint32Array();
+
+  /** @param {Bytes} bytes */
   load(bytes) {
     this.tables = new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
   }
 
+  /** @param {Wire} a @param {Wire} b @param {number} rows @param {number} step @param {number} first */
   async both(a, b, rows, step, first) {
     const size = a.length;
     const out = await hashed(join([a, b]), (words, i) => {
@@ -74,19 +95,27 @@ class Gates {
   }
 }
 
+/** @type {(count: number) => number} */
 export const height = (count) => (count > 1 ? 32 - Math.clz32(count - 1) : 0);
 
+/** @type {(count: number) => Generator<[start: number, rows: number]>} */
 function* chunks(count) {
   for (let start = 0; start < count; start += CHUNK) yield [start, Math.min(CHUNK, count - start)];
 }
 
+/** @param {number} nodes @param {number} low @param {number} high @param {number} bits */
 function played(nodes, low, high, bits) {
   let total = 0;
   for (let level = low; level < high; level++, nodes = (nodes + 1) >> 1) total += (nodes >> 1) * (2 * bits + level);
   return total;
 }
 
-// The AND gates of every chunk, and of the rounds between chunks.
+/**
+ * The AND gates of every chunk, and of the rounds between chunks.
+ * @param {number} count
+ * @param {number} bits
+ * @returns {[sizes: number[], last: number]}
+ */
 export function ands(count, bits) {
   const top = height(count), within = Math.min(top, CHUNK_BITS);
   const sizes = [...chunks(count)].map(([, rows]) => rows * (bits - 1) + played(rows, 0, within, bits));
@@ -96,6 +125,7 @@ export function ands(count, bits) {
   return [sizes, last];
 }
 
+/** @param {Gates} gates @param {Wire[]} u @param {Wire[]} v @param {number} rows @param {number} start */
 async function add(gates, u, v, rows, start) {
   const total = u.map((wire, i) => mixed(wire, v[i]));
   let carry = new Uint32Array(4 * rows);
@@ -106,14 +136,17 @@ async function add(gates, u, v, rows, start) {
   return total;
 }
 
+/** @param {Wire} wire @param {number} pairs @param {0 | 1} which */
 function every2nd(wire, pairs, which) {
   const out = new Uint32Array(4 * pairs);
   for (let i = 0; i < out.length; i++) out[i] = wire[8 * (i >> 2) + 4 * which + (i & 3)];
   return out;
 }
 
+/** @param {Gates} gates @param {Round} node @param {number} level @param {number} first @param {boolean} last @returns {Promise<Round>} */
 async function round(gates, node, level, first, last) {
-  const pairs = node.rows >> 1, step = (level + 1) * 65536;
+  const pairs = node.rows >> 1, step = (level + 1) * LEVEL_STEPS;
+  /** @type {(wires: Wire[], which: 0 | 1) => Wire[]} */
   const pick = (wires, which) => wires.map((wire) => every2nd(wire, pairs, which));
   const carried = last ? node.place : [...node.cost, ...node.place];
   let more = new Uint32Array(4 * pairs), winners = pick(carried, 0);
@@ -123,7 +156,7 @@ async function round(gates, node, level, first, last) {
     if (carried.length) {
       const seconds = pick(carried, 1);
       const differ = join(winners.map((wire, i) => mixed(wire, seconds[i])));
-      const passed = await gates.both(differ, join(winners.map(() => more)), pairs, step + 32768, first);
+      const passed = await gates.both(differ, join(winners.map(() => more)), pairs, step + PASS_STEP, first);
       winners = winners.map((wire, i) => mixed(wire, passed.subarray(4 * pairs * i, 4 * pairs * (i + 1))));
     }
   }
@@ -136,14 +169,21 @@ async function round(gates, node, level, first, last) {
   return { cost: winners.slice(0, split), place: winners.slice(split), rows: pairs + (node.rows % 2) };
 }
 
+/** @param {Gates} gates @param {Round} node @param {number} low @param {number} high @param {number} start @param {number} count */
 async function rounds(gates, node, low, high, start, count) {
   for (let level = low; level < high; level++) node = await round(gates, node, level, start >> (level + 1), level + 1 === height(count));
   return node;
 }
 
+/** @type {(bytes: Bytes, bits: number, rows: number) => Wire[]} */
 const wires = (bytes, bits, rows) => Array.from({ length: bits }, (_, i) => new Uint32Array(bytes.buffer, bytes.byteOffset + LABEL * rows * i, 4 * rows));
 
-// Bytes that each server's answer has; `record` is the length of the records that come with it, or 0.
+/**
+ * Bytes that each server's answer has; `record` is the length of the records that come with it, or 0.
+ * @param {number} count
+ * @param {number} bits
+ * @param {number} record
+ */
 export function answerBytes(count, bits, record) {
   const [sizes, last] = ands(count, bits);
   const gates = sizes.reduce((a, b) => a + b, last);
@@ -151,9 +191,17 @@ export function answerBytes(count, bits, record) {
   return [labels + AND * gates + Math.ceil(height(count) / 8) + positions * record, labels + LABEL];
 }
 
-// `take(place, n)` brings the next n bytes of a server's answer. Returns the position, and the record if one came with it.
+/**
+ * Returns the position, and the record if one came with it.
+ * @param {Take} take
+ * @param {number} count
+ * @param {number} bits
+ * @param {number} record
+ */
 export async function evaluate(take, count, bits, record) {
-  const gates = new Gates(), winners = [], [sizes, last] = ands(count, bits);
+  const gates = new Gates(), [sizes, last] = ands(count, bits);
+  /** @type {Round[]} */
+  const winners = [];
   const top = height(count), within = Math.min(top, CHUNK_BITS);
   let n = 0;
   for (const [start, rows] of chunks(count)) {
@@ -163,6 +211,7 @@ export async function evaluate(take, count, bits, record) {
     winners.push(await rounds(gates, { cost, place: [], rows }, 0, within, start, count));
   }
   gates.load(await take(0, AND * last));
+  /** @type {(which: "cost" | "place") => Wire[]} */
   const met = (which) => winners[0][which].map((_, i) => join(winners.map((node) => node[which][i])));
   const all = { cost: met("cost"), place: met("place"), rows: winners.length };
   const { place } = await rounds(gates, all, within, top, 0, count);
@@ -180,13 +229,14 @@ export async function evaluate(take, count, bits, record) {
   return { position, opened: await unlock(opener, place, position, locked) }; // last: a pause in reading would tell where it was
 }
 
+/** @param {Wire} opener @param {Wire[]} place @param {number} position @param {Bytes} locked */
 async function unlock(opener, place, position, locked) {
   for (let i = place.length - 1; i >= 0; i--) {
     const prefix = Math.floor(position / 2 ** i);
-    opener = await hashed(mixed(opener, place[i]), (words, at) => xorTweak(words, at, KEYS + i, 2 * prefix));
+    opener = await hashed(mixed(opener, place[i]), (words, at) => xorTweak(words, at, KEY_STEPS + i, 2 * prefix));
   }
   const blocks = Math.ceil(locked.length / LABEL);
-  const pads = await hashed(join(Array(blocks).fill(opener)), (words, at) => xorTweak(words, at, PADS, 2 * (position * blocks + at / 4)));
+  const pads = await hashed(join(Array(blocks).fill(opener)), (words, at) => xorTweak(words, at, PAD_STEP, 2 * (position * blocks + at / 4)));
   const bytes = new Uint8Array(pads.buffer);
   return locked.map((byte, i) => byte ^ bytes[i]);
 }

@@ -1,28 +1,52 @@
 // The network: requests that are sent again, the same bytes, when a connection breaks; answers whole, or as they come in.
 
+import { AHEAD, LONGEST_PAUSE, MEDIA_TYPE, PATIENCE, PAUSE, RETRIED, SLOWEST, TIMEOUT } from "./constants.js";
 import { concat, concatAll, same } from "./wire.js";
 
-const REASON = /^(ticket_[a-z_]+|other_terms|other_key|too_often)$/; // why a server may refuse; any other reason is none that a person could do something about
-const AHEAD = 1 << 20; // bytes of one answer that wait at most for the other
+/**
+ * @typedef {import("./wire.js").Bytes} Bytes
+ * @typedef {{ timeout?: number, patience?: number }} Options milliseconds for a server to answer, and over which a request is sent again
+ */
 
-// What went wrong: `code` is for the page's words, `server` is the address at fault, if one is.
+const REASON = /^(ticket_[a-z_]+|other_terms|other_key|too_often)$/; // why a server may refuse; any other reason is none that a person could do something about
+
 export class Trouble extends Error {
+  /**
+   * What went wrong.
+   * @param {string} code for the page's words
+   * @param {string} detail
+   * @param {string | null} server the address at fault, if one is
+   */
   constructor(code, detail = "", server = null) {
     super(`${code}: ${detail}`);
-    Object.assign(this, { code, detail, server });
+    this.code = code;
+    this.detail = detail;
+    this.server = server;
   }
 }
 
-// An answer that is used as it comes in: the head it must have, then its body, never far ahead of what is taken.
+/** An answer that is used as it comes in: the head it must have, then its body, never far ahead of what is taken. */
 export class Pipe {
+  /** @param {Bytes} head @param {number} length of the body */
   constructor(head, length) {
-    Object.assign(this, { head, length, parts: [], held: 0, passed: 0, seen: 0, first: new Uint8Array(), wanted: 0, moved: () => {}, drained: false });
+    this.head = head;
+    this.length = length;
+    /** @type {Bytes[]} */
+    this.parts = []; // that wait to be taken
+    this.held = 0; // bytes of those
+    this.passed = 0; // bytes of the body that came
+    this.seen = 0; // bytes that came over this connection
+    this.first = new Uint8Array(); // bytes of the body, to be shown
+    this.wanted = 0;
+    this.moved = () => {};
+    this.drained = false;
   }
 
   begin() {
     this.seen = 0; // after a broken connection the same bytes come again
   }
 
+  /** @returns {Promise<void>} */
   wait() {
     return new Promise((resolve) => {
       const before = this.moved;
@@ -44,6 +68,7 @@ export class Pipe {
     this.move();
   }
 
+  /** @param {Bytes} data */
   async push(data) {
     const start = this.seen;
     this.seen += data.length;
@@ -61,6 +86,7 @@ export class Pipe {
     }
   }
 
+  /** @param {number} count */
   async take(count) {
     this.wanted = count;
     this.move();
@@ -77,10 +103,17 @@ export class Pipe {
   }
 }
 
-// Read a body no longer than it may be, or into a pipe.
+/**
+ * Read a body no longer than it may be, or into a pipe; null if it is longer.
+ * @param {Response} response
+ * @param {number} most
+ * @param {Pipe | null} into
+ */
 async function content(response, most, into) {
+  /** @type {Bytes[]} */
   const parts = [];
   let length = 0;
+  if (!response.body) throw new TypeError("no body");
   for (const reader = response.body.getReader(); ;) {
     const { done, value } = await reader.read();
     if (done) return concatAll(parts);
@@ -94,23 +127,34 @@ async function content(response, most, into) {
   }
 }
 
-export async function request(server, path, body, most, { timeout = 60000, patience = 10000 } = {}, pipe = null) {
+/**
+ * Send a request; where the connection breaks send the same bytes again, until patience ends.
+ * @param {string} server
+ * @param {string} path
+ * @param {Bytes | null} body
+ * @param {number} most bytes of the answer
+ * @param {Options} options
+ * @param {Pipe | null} pipe
+ */
+export async function request(server, path, body, most, { timeout = TIMEOUT, patience = PATIENCE } = {}, pipe = null) {
+  const limit = timeout + (1000 * most) / SLOWEST; // a long answer may take long
   let until = performance.now() + patience;
-  const end = until + timeout + most / 128; // whatever happens
-  for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
-    const before = pipe?.passed;
+  const end = until + limit; // whatever happens
+  for (let pause = PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+    const before = pipe?.passed ?? 0;
     const stop = new AbortController();
-    const timer = setTimeout(() => stop.abort(), timeout + most / 128); // a long answer may take long
+    const timer = setTimeout(() => stop.abort(), limit);
     pipe?.begin();
     try {
       const response = await fetch(server + path, {
         method: body ? "POST" : "GET", body, signal: stop.signal, credentials: "omit", redirect: "error", cache: "no-store",
-        referrerPolicy: "no-referrer", headers: body ? { "content-type": "application/octet-stream" } : {},
+        referrerPolicy: "no-referrer", headers: body ? { "content-type": MEDIA_TYPE } : {},
       });
       const said = await content(response, most, response.ok ? pipe : null);
       if (said === null) throw new Trouble("malformed_answer", "too long", server);
       if (response.ok) return said;
-      if (![502, 503, 504].includes(response.status)) {
+      if (!RETRIED.some((status) => status === response.status)) {
+        /** @type {unknown} */
         let code;
         try {
           code = JSON.parse(new TextDecoder().decode(said)).code;
@@ -120,7 +164,7 @@ export async function request(server, path, body, most, { timeout = 60000, patie
     } catch (error) {
       stop.abort();
       if (error instanceof Trouble) throw error.server ? error : new Trouble(error.code, error.detail, server);
-      if (pipe?.passed > before) [until, pause] = [performance.now() + patience, 50]; // it was getting on
+      if (pipe && pipe.passed > before) [until, pause] = [performance.now() + patience, PAUSE]; // it was getting on
       // the connection broke: the same bytes again
     } finally {
       clearTimeout(timer);
@@ -130,10 +174,16 @@ export async function request(server, path, body, most, { timeout = 60000, patie
   }
 }
 
-// Wait for all, so that no server can tell that another failed; then raise the first trouble.
+/**
+ * Wait for all, so that no server can tell that another failed; then raise the first trouble.
+ * @template T
+ * @param {Promise<T>[]} promises
+ * @returns {Promise<T[]>}
+ */
 export async function everyone(promises) {
   const settled = await Promise.allSettled(promises);
-  const failed = settled.find((each) => each.status === "rejected");
-  if (failed) throw failed.reason;
-  return settled.map((each) => each.value);
+  return settled.map((each) => {
+    if (each.status === "rejected") throw each.reason;
+    return each.value;
+  });
 }

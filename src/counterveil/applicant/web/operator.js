@@ -1,9 +1,28 @@
 // The institution's page: numbers of one server, drawn anew every few seconds. The token stays in this tab's memory.
 
-const $ = (id) => document.getElementById(id);
-const SVG = "http://www.w3.org/2000/svg";
-let timer = null;
+/**
+ * What the server says of itself.
+ * @typedef {object} Status
+ * @property {[name: string, value: string][]} facts
+ * @property {number} leaked bits
+ * @property {number | null} budget
+ * @property {Minute[]} minutes
+ */
 
+/** @typedef {{ answered: number, refused: number }} Minute */
+/** @typedef {{ enter: HTMLFormElement, token: HTMLInputElement, status: HTMLElement, facts: HTMLElement }} Elements of the page, by their ids */
+
+/** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
+const $ = (id) => /** @type {Elements[typeof id]} */ (document.getElementById(id));
+const SVG = "http://www.w3.org/2000/svg";
+/** @type {number | undefined} */
+let timer;
+
+/**
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {string} text
+ */
 function make(tag, text, className = "") {
   const node = document.createElement(tag);
   node.textContent = text;
@@ -11,12 +30,18 @@ function make(tag, text, className = "") {
   return node;
 }
 
+/**
+ * @template {keyof SVGElementTagNameMap} Name
+ * @param {Name} name
+ * @param {Record<string, string | number>} attributes
+ */
 function drawn(name, attributes) {
   const node = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, String(value));
   return node;
 }
 
+/** @param {string} title @param {Minute[]} minutes @param {(minute: Minute) => number} pick */
 function chart(title, minutes, pick) {
   const width = 600, height = 120, values = minutes.map(pick), most = Math.max(1, ...values);
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height + 20}`, role: "img", "aria-label": `${title}: up to ${most} a minute` });
@@ -35,6 +60,7 @@ function chart(title, minutes, pick) {
   return box;
 }
 
+/** @param {Status} status */
 function facts(status) {
   const table = document.createElement("table");
   for (const [name, value] of status.facts) {
@@ -57,6 +83,7 @@ function facts(status) {
   return card;
 }
 
+/** @param {string} token */
 async function refresh(token) {
   const response = await fetch("operator/status", { headers: { authorization: `Bearer ${token}` }, cache: "no-store", credentials: "omit" });
   if (response.status === 401) {
@@ -66,6 +93,7 @@ async function refresh(token) {
     $("status").replaceChildren(make("p", "That is not this server's token.", "card trouble"));
     return;
   }
+  /** @type {Status} */
   const status = await response.json();
   $("enter").hidden = true;
   $("status").replaceChildren();

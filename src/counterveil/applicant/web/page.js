@@ -6,27 +6,75 @@ import { Trouble } from "./network.js";
 import { WORDS } from "./strings.js";
 import { fingerprint, hex, packVector } from "./wire.js";
 
-const $ = (id) => document.getElementById(id);
+/**
+ * @typedef {import("./client.js").Explanation} Explanation
+ * @typedef {import("./preferences.js").Wish} Wish
+ * @typedef {import("./schema.js").Feature} Feature
+ * @typedef {import("./schema.js").Value} Value
+ * @typedef {import("./wire.js").Bytes} Bytes
+ */
+
+/**
+ * What the page comes with.
+ * @typedef {object} Config
+ * @property {string[]} [servers]
+ * @property {string} issuer
+ * @property {string[]} [operators]
+ * @property {boolean} [fixed] no other address may be asked
+ */
+
+/**
+ * What was typed, and what came of it so far.
+ * @typedef {object} Question
+ * @property {Map<Feature, Value>} before
+ * @property {import("./schema.js").Levels} own
+ * @property {import("./preferences.js").Wishes} wishes
+ * @property {string} ticket
+ * @property {import("./client.js").Attempt} attempt
+ * @property {Map<string, Sent>} messages
+ * @property {boolean} [answered] whether a server has said anything
+ */
+
+/** @typedef {{ server: number, up: number, length: number, body?: Bytes, down?: Bytes | null }} Sent a message; its bytes, if it went to the first server */
+/** @typedef {{ value: () => Value, wish: () => Wish }} Control */
+/**
+ * Of the page, by their ids.
+ * @typedef {Record<"title" | "lead" | "status" | "features" | "ticket-row" | "tickets" | "asks" | "answer" | "left" | "keys" | "trust", HTMLElement>
+ *   & { form: HTMLFormElement, ticket: HTMLTextAreaElement, "ticket-label": HTMLLabelElement, ask: HTMLButtonElement, download: HTMLAnchorElement, config: HTMLScriptElement }} Elements
+ */
+
+/** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
+const $ = (id) => /** @type {Elements[typeof id]} */ (document.getElementById(id));
 const SLOW = 5000; // milliseconds before the page says that it waits
 
+/**
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Record<string, unknown>} attributes properties, where the element has such; attributes otherwise
+ * @param {...(Node | string)} children
+ */
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name in node) node[name] = value;
-    else node.setAttribute(name, value);
+    if (name in node) Object.assign(node, { [name]: value });
+    else node.setAttribute(name, String(value));
   }
   node.append(...children);
   return node;
 }
 
-let session = null;
-let controls = new Map(); // feature -> { value(), wish() }
+/** @type {import("./client.js").Session} */
+let session; // from when the form is drawn
+/** @type {Map<Feature, Control>} */
+let controls = new Map();
 
 // What stands behind # is taken out of the address bar: a ticket is a bearer's. The browser's history keeps the link all the
 // same. So a link may carry tickets, which are soon used, but nobody's data, except to demonstrations on this machine.
 const fragment = new URLSearchParams(location.hash.slice(1));
 if (location.hash) history.replaceState(null, "", location.pathname + location.search);
-const config = JSON.parse($("config").textContent); // servers, issuer, operators; fixed: no other address may be asked
+/** @type {Config} */
+const config = JSON.parse($("config").textContent ?? "");
+/** @type {Record<string, Value>} */
 let person = {};
 try {
   if (isLoopback(location.hostname)) person = Object(JSON.parse(fragment.get("person") ?? "{}"));
@@ -35,25 +83,30 @@ const linked = fragment.getAll("server");
 let servers = linked.length && !config.fixed ? linked : config.servers ?? [];
 let spent = 0; // tickets
 
+/** @param {...Node} nodes */
 function say(...nodes) {
   $("status").replaceChildren(...nodes);
 }
 
+/** @param {...(Node | string)} said */
 function wait(...said) {
   say(make("p", { className: "card" }, make("span", { className: "spinner" }), ...said));
   return setTimeout(() => say(make("p", { className: "card" }, make("span", { className: "spinner" }), WORDS.slow)), SLOW);
 }
 
+/** @param {HTMLElement} way */
 function addresses(way) {
   const box = make("textarea", { id: "servers", rows: 3, cols: 34, value: servers.join("\n") });
   const use = make("button", { type: "button", className: "quiet", onclick: () => start(box.value.split(/\s+/).filter(Boolean)) }, WORDS.connect);
   way.append(make("label", { htmlFor: "servers" }, make("div", {}, WORDS.addresses), box), use);
 }
 
+/** @param {unknown} error @param {() => void} [again] */
 function trouble(error, again) {
-  const known = error instanceof Trouble && Object.hasOwn(WORDS.trouble, error.code) ? error.code : "refused";
+  const told = error instanceof Trouble ? error : new Trouble("refused");
+  const known = Object.hasOwn(WORDS.trouble, told.code) ? told.code : "refused";
   const [heading, text] = WORDS.trouble[known];
-  const detail = known === "input" ? error.detail : error.server ? `${text} (${error.server})` : text;
+  const detail = known === "input" ? told.detail : told.server ? `${text} (${told.server})` : text;
   const way = make("div", { className: "way" });
   if (!config.fixed && ["addresses", "plain", "unreachable", "disagree", "impostor", "ticket_for_other_servers"].includes(known)) addresses(way);
   if (again) way.append(make("button", { type: "button", onclick: again }, WORDS.again));
@@ -62,6 +115,7 @@ function trouble(error, again) {
   say(card);
 }
 
+/** @param {string[]} chosen */
 async function start(chosen) {
   servers = chosen;
   $("form").hidden = $("answer").hidden = $("left").hidden = true;
@@ -88,6 +142,7 @@ async function draw() {
   $("form").hidden = false;
 }
 
+/** @param {Feature} feature @param {number} i @param {Value | undefined} start */
 function card(feature, i, start) {
   const [input, value] = valueControl(feature, `f${i}`, start);
   const [details, wish] = wishControl(feature, `w${i}`);
@@ -95,6 +150,7 @@ function card(feature, i, start) {
   return make("fieldset", {}, make("legend", {}, feature.title), input, details);
 }
 
+/** @param {Feature} feature @param {string} id @param {Value | undefined} start @returns {[HTMLElement, () => Value]} */
 function valueControl(feature, id, start) {
   const label = feature.title;
   const optional = feature.missing === "level";
@@ -115,11 +171,11 @@ function valueControl(feature, id, start) {
   const number = make("input", { type: "number", id, step: "any", min: feature.low, max: feature.high, value: first, "aria-label": label });
   const slider = make("input", { type: "range", min: 0, max: feature.steps, step: 1, "aria-label": WORDS.slider(label) });
   const follow = () => {
-    if (number.value !== "") slider.value = feature.code(Number(number.value));
+    if (number.value !== "") slider.value = String(feature.code(Number(number.value)));
     slider.setAttribute("aria-valuetext", number.value === "" ? WORDS.missing : feature.show(Number(number.value)));
   };
   slider.oninput = () => {
-    number.value = feature.value(Number(slider.value));
+    number.value = String(feature.value(Number(slider.value)));
     follow();
   };
   number.oninput = follow;
@@ -134,31 +190,38 @@ function valueControl(feature, id, start) {
   return [make("div", {}, make("div", { className: "value" }, number, make("span", { className: "unit" }, feature.unit)), slider), read];
 }
 
+/** @param {Feature} feature @param {string} id @returns {[HTMLElement, () => Wish]} */
 function wishControl(feature, id) {
   const maxWeight = session.deployment.terms.parameters.max_weight;
+  /** @type {(keyof typeof WORDS.change)[]} */
   const ways = feature.ordered && feature.kind !== "boolean" ? ["free", "up", "down", "locked"] : ["free", "locked"];
   const change = make("select", { id: `${id}c` }, ...ways.map((way) => make("option", { value: way }, WORDS.change[way])));
   const weight = make("input", { type: "range", id: `${id}h`, min: 1, max: maxWeight, value: 1 });
   const summary = make("summary", {}, WORDS.freely);
+  /** @type {HTMLElement[]} */
   const rows = [
     make("label", { htmlFor: change.id }, WORDS.may, change),
     make("label", { htmlFor: weight.id }, WORDS.reluctance, weight),
   ];
+  /** @type {HTMLInputElement[]} */
   const bounds = [];
   if (feature.kind === "numeric") {
-    for (const [end, name] of [["low", WORDS.from], ["high", WORDS.to]]) {
-      bounds.push(make("input", { type: "number", step: "any", placeholder: feature.show(feature[end]), "aria-label": `${feature.title}: ${name}` }));
+    for (const [end, name] of /** @type {const} */ ([[feature.low, WORDS.from], [feature.high, WORDS.to]])) {
+      bounds.push(make("input", { type: "number", step: "any", placeholder: feature.show(end), "aria-label": `${feature.title}: ${name}` }));
     }
     rows.push(make("div", {}, WORDS.between, make("span", { className: "pair" }, bounds[0], WORDS.and, bounds[1])));
   }
+  const chosen = () => ways[change.selectedIndex];
+  /** @type {(input: HTMLInputElement | undefined) => number | undefined} */
   const limit = (input) => (input === undefined || input.value === "" ? undefined : Number(input.value));
-  const wish = () => ({ change: change.value, weight: Number(weight.value), low: limit(bounds[0]), high: limit(bounds[1]) });
+  /** @type {() => Wish} */
+  const wish = () => ({ change: chosen(), weight: Number(weight.value), low: limit(bounds[0]), high: limit(bounds[1]) });
   const details = make("details", {}, summary, ...rows);
   details.oninput = () => {
     const { low, high } = wish();
     const range = low !== undefined || high !== undefined ? `, ${low ?? "…"} – ${high ?? "…"}` : "";
-    const hard = weight.value > 1 ? `, ${WORDS.hard} ×${weight.value}` : "";
-    summary.textContent = WORDS.change[change.value] + hard + range;
+    const hard = Number(weight.value) > 1 ? `, ${WORDS.hard} ×${weight.value}` : "";
+    summary.textContent = WORDS.change[chosen()] + hard + range;
   };
   return [details, wish];
 }
@@ -169,23 +232,31 @@ function countTickets() {
   $("tickets").textContent = WORDS.tickets(tickets().length);
 }
 
+/** @param {string[]} all */
 function keep(all) {
   $("ticket").value = all.join("\n");
   countTickets();
 }
 
-// The bytes have left: this ticket answers no other question.
+/**
+ * The bytes have left: this ticket answers no other question.
+ * @param {string} ticket
+ */
 function spend(ticket) {
   spent += 1;
   keep(tickets().filter((each) => each !== ticket));
 }
 
-// Nobody took the ticket: it answers a question yet.
+/**
+ * Nobody took the ticket: it answers a question yet.
+ * @param {string} ticket
+ */
 function giveBack(ticket) {
   spent -= 1;
   keep([ticket, ...tickets().filter((each) => each !== ticket)]);
 }
 
+/** @param {SubmitEvent} event */
 function submit(event) {
   event.preventDefault();
   try {
@@ -196,24 +267,29 @@ function submit(event) {
     if (!ticket && spent && session.deployment.terms.tickets !== "open") throw new Trouble("ticket_none_left");
     question({ before, own, wishes, ticket, attempt: {}, messages: new Map() });
   } catch (error) {
-    trouble(error instanceof Trouble ? error : new Trouble("input", error.message));
+    trouble(error instanceof Error && !(error instanceof Trouble) ? new Trouble("input", error.message) : error);
   }
 }
 
-// Ask; where a server could not be reached, the very same bytes can be sent again.
+/**
+ * Ask; where a server could not be reached, the very same bytes can be sent again.
+ * @param {Question} asked
+ */
 async function question(asked) {
   const { before, own, wishes, ticket, attempt, messages } = asked;
   $("answer").hidden = $("left").hidden = true;
   $("ask").disabled = true;
   let slow = wait(WORDS.asking);
   // Of one server the bytes are kept, to be shown; of the others only how many they were. Two together are the question.
+  /** @type {import("./client.js").Watch} */
   const watch = ({ server, request, bytes, body }, down, length) => {
     if (!messages.size && ticket) spend(ticket);
     asked.answered ||= length > 0;
-    const shown = server === attempt.ticket.servers[0] ? { body, down } : {};
+    const shown = server === attempt.ticket?.servers[0] ? { body, down } : {};
     messages.set(`${server}/${request}`, { server, up: bytes.length, length, ...shown });
   };
   const bar = make("progress", { max: 1, "aria-label": WORDS.receiving });
+  /** @type {import("./client.js").Progress} */
   const progress = (came, total) => {
     clearTimeout(slow);
     slow = wait(WORDS.evaluating(total), bar);
@@ -226,9 +302,10 @@ async function question(asked) {
     $("answer").focus({ preventScroll: true });
     $("answer").scrollIntoView({ block: "start" });
   } catch (error) {
-    const renewed = ["other_terms", "other_key"].includes(error.code);
+    const code = error instanceof Trouble ? error.code : "";
+    const renewed = ["other_terms", "other_key"].includes(code);
     if (renewed && ticket && !asked.answered) giveBack(ticket);
-    trouble(renewed && asked.answered ? new Trouble("renewed") : error, error.code === "unreachable" ? () => question(asked) : undefined);
+    trouble(renewed && asked.answered ? new Trouble("renewed") : error, code === "unreachable" ? () => question(asked) : undefined);
     $("status").scrollIntoView({ block: "nearest" });
   } finally {
     clearTimeout(slow);
@@ -237,6 +314,7 @@ async function question(asked) {
   }
 }
 
+/** @param {Explanation} found @param {Map<Feature, Value>} before */
 export function sentence(found, before) {
   if (!found.feasible) return WORDS.relax(WORDS.joined(found.broken.map((f) => f.title)));
   if (!found.changes.length) return WORDS.same;
@@ -248,6 +326,7 @@ export function sentence(found, before) {
   return `${text[0].toUpperCase()}${text.slice(1)}.`;
 }
 
+/** @param {Explanation} found @param {Map<Feature, Value>} before */
 function show(found, before) {
   const box = make("div", { className: "card" }, make("h2", {}, found.feasible ? WORDS.answer : WORDS.nothing));
   box.append(make("p", { className: "sentence", id: "sentence" }, sentence(found, before)));
@@ -267,17 +346,24 @@ function show(found, before) {
   $("answer").hidden = false;
 }
 
+/** @param {Bytes} bytes @param {string} label */
 function picture(bytes, label) {
   const width = 48, height = Math.min(24, Math.ceil(bytes.length / width));
   const canvas = make("canvas", { width, height, role: "img", "aria-label": label });
   const paint = canvas.getContext("2d");
+  if (!paint) return canvas;
   const image = paint.createImageData(width, height);
   bytes.slice(0, width * height).forEach((grey, i) => image.data.set([grey, grey, grey, 255], 4 * i));
   paint.putImageData(image, 0, 0);
   return canvas;
 }
 
-// The bytes of the first server alone, beside a fresh share of the same question for that server: never those of two.
+/**
+ * The bytes of the first server alone, beside a fresh share of the same question for that server: never those of two.
+ * @param {Sent[]} messages
+ * @param {import("./schema.js").Levels} own
+ * @param {import("./preferences.js").Wishes} wishes
+ */
 function leftThisComputer(messages, own, wishes) {
   const { deployment, peers } = session;
   const asked = [...new Set(messages.map((m) => m.server))].sort((a, b) => a - b), [first] = asked;
@@ -285,17 +371,17 @@ function leftThisComputer(messages, own, wishes) {
   const box = make("div", { className: "card" }, make("h2", {}, WORDS.left), make("p", {}, WORDS.leftLead(first)), make("p", {}, WORDS.leftWhy));
   const pair = make("div", { className: "noise" });
   const mine = messages.filter((m) => m.server === first);
-  for (const [title, bytes] of [[WORDS.seen(first), mine[0].body], [WORDS.otherwise(first), payload]]) {
+  for (const [title, bytes] of /** @type {const} */ ([[WORDS.seen(first), mine[0].body ?? new Uint8Array()], [WORDS.otherwise(first), payload]])) {
     pair.append(make("div", {}, make("p", { className: "soft" }, title), picture(bytes, title), make("code", {}, `${hex(bytes.slice(0, 72))}…`)));
   }
   for (const server of asked) {
     const all = messages.filter((m) => m.server === server);
-    const [up, down] = ["up", "length"].map((of) => all.reduce((n, m) => n + m[of], 0));
-    box.append(make("h3", {}, WORDS.sent(WORDS.server(server, peers.get(server)), up, down)));
+    const up = all.reduce((n, m) => n + m.up, 0), down = all.reduce((n, m) => n + m.length, 0);
+    box.append(make("h3", {}, WORDS.sent(WORDS.server(server, peers.get(server) ?? ""), up, down)));
     if (server !== first) continue;
     box.append(pair, ...mine.map((m, n) => {
       const details = make("details", {}, make("summary", {}, WORDS.message(n + 1, m.up, m.length)));
-      for (const [title, bytes] of [[WORDS.up, m.body], [WORDS.down(m.down?.length ?? 0), m.down ?? []]])
+      for (const [title, bytes] of /** @type {const} */ ([[WORDS.up, m.body ?? []], [WORDS.down(m.down?.length ?? 0), m.down ?? []]]))
         details.append(make("p", { className: "soft" }, title), make("code", {}, hex(bytes)));
       return details;
     }));
@@ -310,16 +396,19 @@ $("trust").textContent = WORDS.trust(location.host);
 $("download").textContent = WORDS.download;
 $("ticket-label").textContent = WORDS.ticket;
 $("ask").textContent = WORDS.ask;
-if (!location.protocol.startsWith("http")) $("trust").parentElement.hidden = true;
+if (!location.protocol.startsWith("http")) $("trust").parentElement?.setAttribute("hidden", "");
 $("form").addEventListener("submit", submit);
 $("ticket").value = fragment.getAll("ticket").join("\n").trim();
 $("ticket").addEventListener("input", countTickets);
 countTickets();
 
-// Whether a link names an address that is not the page's own.
+/**
+ * Whether a link names an address that is not the page's own.
+ * @param {string} address
+ */
 function isForeign(address) {
   try {
-    return !config.servers.map(addressOf).includes(addressOf(address));
+    return !config.servers?.map(addressOf).includes(addressOf(address));
   } catch {
     return true;
   }

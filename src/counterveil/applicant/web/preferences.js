@@ -1,12 +1,26 @@
 // What a person prefers, as a cost for every level of every feature. Private: it never leaves this computer.
 
+import { LEAST_UNIT } from "./constants.js";
 import { rint } from "./schema.js";
 
+/**
+ * What a person wishes for one feature.
+ * @typedef {object} Wish
+ * @property {number} [weight] how reluctant they are to change it
+ * @property {"free" | "up" | "down" | "locked"} [change]
+ * @property {number} [low] the lowest value they could live with
+ * @property {number} [high]
+ */
+
+/** @typedef {Map<import("./schema.js").Feature, Wish>} Wishes */
+
+/** The public numbers that bound every cost: nothing here depends on who asks. */
 export class Tariff {
+  /** @param {import("./schema.js").Schema} schema @param {number} maxWeight @param {number} dMin */
   constructor(schema, maxWeight, dMin) {
     this.features = schema.costed;
     this.stretch = Math.max(1, ...this.features.filter((f) => f.ordered).map((f) => f.steps));
-    this.unit = Math.max(this.stretch ** 2, 100);
+    this.unit = Math.max(this.stretch ** 2, LEAST_UNIT);
     const twice = this.features.some((f) => f.kind === "categorical" && f.encoding === "one-hot");
     this.cap = BigInt(maxWeight) * BigInt(this.unit) * (twice ? 2n : 1n);
     this.forbidden = BigInt(this.features.length) * this.cap + BigInt(dMin);
@@ -14,10 +28,15 @@ export class Tariff {
   }
 }
 
-// wishes: Map from feature to { weight, change: "free" | "up" | "down" | "locked", low, high }
+/**
+ * What every level of every feature costs.
+ * @param {Tariff} tariff
+ * @param {import("./schema.js").Levels} own
+ * @param {Wishes} wishes
+ */
 export function costTables(tariff, own, wishes) {
   return tariff.features.map((f) => {
-    const a = own.get(f), wish = wishes.get(f) ?? {};
+    const a = levelOf(own, f), wish = wishes.get(f) ?? {};
     const allowed = allowedLevels(f, a, wish);
     return Array.from({ length: f.largest + 1 }, (_, code) => {
       if (!allowed[code]) return tariff.forbidden;
@@ -27,6 +46,14 @@ export function costTables(tariff, own, wishes) {
   });
 }
 
+/** @param {import("./schema.js").Levels} levels @param {import("./schema.js").Feature} f */
+export function levelOf(levels, f) {
+  const level = levels.get(f);
+  if (level === undefined) throw new RangeError(`${f.title}: nothing given`);
+  return level;
+}
+
+/** @param {import("./schema.js").Feature} f @param {number} a @param {number} code */
 function distance(f, a, code) {
   const full = f.kind === "categorical" && f.encoding === "one-hot" ? 2 : 1;
   if (a > f.steps || !f.ordered) return code === a ? 0 : full;
@@ -34,6 +61,7 @@ function distance(f, a, code) {
   return (Math.abs(code - a) / f.steps) ** 2;
 }
 
+/** @param {import("./schema.js").Feature} f @param {number} a @param {Wish} wish */
 export function allowedLevels(f, a, wish) {
   const slack = f.kind === "numeric" ? 1e-9 * (f.high - f.low) : 0;
   return Array.from({ length: f.largest + 1 }, (_, code) => {
@@ -43,7 +71,7 @@ export function allowedLevels(f, a, wish) {
     }
     if (wish.low !== undefined || wish.high !== undefined) {
       if (code > f.steps) return false;
-      const value = f.kind === "numeric" ? f.value(code) : code;
+      const value = f.kind === "numeric" ? Number(f.value(code)) : code;
       if (wish.low !== undefined && value < wish.low - slack) return false;
       if (wish.high !== undefined && value > wish.high + slack) return false;
     }

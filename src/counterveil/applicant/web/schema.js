@@ -1,66 +1,119 @@
 // Features: value to level and back, and how values are written. The same levels as the Python side, to the bit.
 
+import { ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, LONGEST_TEXT, MISSING, MOST_FEATURES, MOST_LEVELS, MOST_LEVELS_TOGETHER, ROLES } from "./constants.js";
+
+/**
+ * @typedef {keyof typeof FEATURE_FIELDS} Kind
+ * @typedef {string | number | boolean} Plain a value that a feature may list
+ * @typedef {Plain | null} Value null: missing
+ * @typedef {{ feature: Record<string, unknown>[] }} RawSchema as a server wrote it: not looked at yet
+ */
+
+/**
+ * What a schema says of a feature, looked at.
+ * @typedef {object} Fields
+ * @property {Kind} kind
+ * @property {string} name
+ * @property {string} label
+ * @property {typeof ROLES[number]} role
+ * @property {typeof MISSING[number]} missing
+ * @property {typeof ENCODINGS[number]} encoding
+ * @property {string} unit
+ * @property {string} format
+ * @property {boolean} log
+ * @property {number} low of a numeric feature, as are the next; NaN elsewhere
+ * @property {number} high
+ * @property {number} steps the largest level of a value that is there
+ * @property {Plain[]} values those listed; none of a numeric feature
+ */
+
+/** @typedef {Map<Feature, number>} Levels of a person, or of a record */
+
+/** @param {number} x */
 export function rint(x) {
   const near = Math.round(x);
   return Math.abs(x % 1) === 0.5 && near % 2 ? near - 1 : near; // halves to the even one
 }
 
-const GIVEN = { label: "", role: "feature", missing: "refuse", unit: "", format: "", log: false, levels: null, step: null, encoding: "mismatch" };
+const FORMAT = new RegExp(`^(?:${FORMAT_PATTERN})$`);
+/** @type {Map<unknown, readonly string[]>} */
+const FIELDS = new Map(Object.entries(FEATURE_FIELDS));
 
 // A server wrote the schema: all of it is bounded as the Python side bounds it, and looked at before it is used.
-const LONGEST_TEXT = 200, MOST_LEVELS = 65534, MOST_FEATURES = 10000, MOST_LEVELS_TOGETHER = 2 ** 24, FARTHEST = 1e300;
-const FORMAT = /^,?(?:\.1?[0-9])?[feg%]?$/; // no width
-const COMMON = ["kind", "name", "label", "role", "missing"];
-const FIELDS = new Map([
-  ["numeric", [...COMMON, "low", "high", "levels", "step", "unit", "format", "log", "mad"]],
-  ["ordinal", [...COMMON, "values"]],
-  ["categorical", [...COMMON, "values", "encoding"]],
-  ["boolean", COMMON],
-]);
 
+/** @param {unknown} fine @param {string} what @returns {asserts fine} */
 function check(fine, what) {
   if (!fine) throw new RangeError(`schema: ${what}`);
 }
 
-// In characters as Python counts them, of which some are two of JavaScript's.
+/**
+ * In characters as Python counts them, of which some are two of JavaScript's.
+ * @type {(text: unknown) => text is string}
+ */
 const isText = (text) => typeof text === "string" && text.length <= 2 * LONGEST_TEXT && [...text].length <= LONGEST_TEXT;
-const isPositive = (x) => Number.isFinite(x) && x > 0;
-const isCategory = (value) => isText(value) || Number.isFinite(value) || typeof value === "boolean";
+/** @type {(x: unknown) => x is number} */
+const isReal = (x) => Number.isFinite(x);
+/** @type {(x: unknown) => x is number} */
+const isPositive = (x) => isReal(x) && x > 0;
+/** @type {(value: unknown) => value is Plain} */
+const isCategory = (value) => isText(value) || isReal(value) || typeof value === "boolean";
+/** @type {<T>(value: unknown, choices: readonly T[]) => value is T} */
+const isOneOf = (value, choices) => choices.some((choice) => choice === value);
+/** @type {(kind: unknown) => kind is Kind} */
+const isKind = (kind) => FIELDS.has(kind);
 
-function checkFields(raw) {
-  const fields = FIELDS.get(raw.kind);
-  check(fields, "a kind that is unknown");
-  check(Object.keys(raw).every((key) => fields.includes(key)), "a field that is unknown");
-  const { name, label, role, missing, unit, format, log, levels, step, encoding, values, low, high, mad } = { ...GIVEN, ...raw };
+/** @param {Record<string, unknown>} raw @returns {Fields} */
+function checked(raw) {
+  const { kind } = raw;
+  check(isKind(kind), "a kind that is unknown");
+  check(Object.keys(raw).every((key) => key === "kind" || FIELDS.get(kind)?.includes(key)), "a field that is unknown");
+  /** @type {Record<string, unknown>} */
+  const given = { ...FEATURE_DEFAULTS, ...raw };
+  const { name, label, role, missing, unit, format, log, levels, step, encoding, values, low, high, mad } = given;
   check(isText(name) && name && isText(label) && isText(unit), `a name, label or unit that is no text or longer than ${LONGEST_TEXT} characters`);
-  check(["feature", "record"].includes(role) && ["refuse", "level"].includes(missing), "a role or missing that is unknown");
-  check(["mismatch", "one-hot"].includes(encoding) && typeof log === "boolean", "an encoding or log that is unknown");
-  if (raw.kind === "numeric") {
-    check(typeof format === "string" && FORMAT.test(format), "a format that is none");
-    check(Number.isFinite(low) && Number.isFinite(high) && low < high, "a high that is not above low");
-    check(Math.max(Math.abs(low), Math.abs(high)) <= FARTHEST, `a low or high beyond ${FARTHEST}`);
-    check(!log || (low > 0 && high / low > 1 && high / low < Infinity), "a low and high without logarithms");
-    check((levels === null) !== (step === null), "both levels and step, or neither");
-    check(step === null ? Number.isInteger(levels) : isPositive(step) && !log, "levels or a step that is no number");
-    check(mad === undefined || mad === null || isPositive(mad), "a mad that is not above 0");
-  } else if (raw.kind !== "boolean") {
+  check(isOneOf(role, ROLES) && isOneOf(missing, MISSING), "a role or missing that is unknown");
+  check(isOneOf(encoding, ENCODINGS) && typeof log === "boolean", "an encoding or log that is unknown");
+  const common = { kind, name, label, role, missing, encoding, unit, log, format: "", low: NaN, high: NaN };
+  if (kind === "boolean") return { ...common, values: [false, true], steps: 1 };
+  if (kind !== "numeric") {
     check(Array.isArray(values) && values.length >= 1 && values.length <= MOST_LEVELS, `no values, or more than ${MOST_LEVELS}`);
     check(values.every(isCategory), `a value that is no finite number, and no text of up to ${LONGEST_TEXT} characters`);
+    return { ...common, values, steps: Math.max(1, values.length - 1) };
   }
+  check(typeof format === "string" && FORMAT.test(format), "a format that is none");
+  check(isReal(low) && isReal(high) && low < high, "a high that is not above low");
+  check(Math.max(Math.abs(low), Math.abs(high)) <= FARTHEST, `a low or high beyond ${FARTHEST}`);
+  check(!log || (low > 0 && high / low > 1 && high / low < Infinity), "a low and high without logarithms");
+  check((levels === null) !== (step === null), "both levels and step, or neither");
+  check(isReal(levels) ? Number.isInteger(levels) : isPositive(step) && !log, "levels or a step that is no number");
+  check(mad === null || isPositive(mad), "a mad that is not above 0");
+  const steps = isReal(levels) ? levels : Math.round((high - low) / Number(step));
+  return { ...common, format, low, high, values: [], steps };
 }
 
 export class Feature {
+  /** @param {Record<string, unknown>} raw */
   constructor(raw) {
-    checkFields(raw);
-    Object.assign(this, GIVEN, raw);
-    if (this.kind === "boolean") this.values = [false, true];
-    this.ordered = this.kind !== "categorical";
-    this.title = this.label || this.name.replaceAll("_", " ");
-    this.steps = this.kind === "numeric" ? this.levels ?? Math.round((this.high - this.low) / this.step) : Math.max(1, this.values.length - 1);
+    const fields = checked(raw);
+    this.kind = fields.kind;
+    this.name = fields.name;
+    this.role = fields.role;
+    this.missing = fields.missing;
+    this.encoding = fields.encoding;
+    this.unit = fields.unit;
+    this.format = fields.format;
+    this.log = fields.log;
+    this.low = fields.low;
+    this.high = fields.high;
+    this.values = fields.values;
+    this.steps = fields.steps;
     check(this.steps >= 1 && this.steps <= MOST_LEVELS, `a feature of no levels, or of more than ${MOST_LEVELS}`);
+    this.ordered = this.kind !== "categorical";
+    this.title = fields.label || this.name.replaceAll("_", " ");
     this.largest = this.steps + (this.missing === "level" ? 1 : 0);
   }
 
+  /** @param {Value | undefined} value */
   code(value) {
     if (value === null || value === undefined || Number.isNaN(value)) {
       if (this.missing === "refuse") throw new RangeError(`${this.title}: nothing given`);
@@ -71,11 +124,12 @@ export class Feature {
       if (at < 0) throw new RangeError(`${this.title}: ${value} is not one of its values`);
       return at;
     }
-    const number = Math.min(Math.max(value, this.low), this.high);
+    const number = Math.min(Math.max(Number(value), this.low), this.high);
     const part = this.log ? Math.log(number / this.low) / Math.log(this.high / this.low) : (number - this.low) / (this.high - this.low);
     return rint(part * this.steps);
   }
 
+  /** @param {number} code @returns {Value} */
   value(code) {
     if (code > this.steps) return null;
     if (this.kind !== "numeric") return this.values[Math.min(code, this.values.length - 1)];
@@ -92,21 +146,26 @@ export class Feature {
     return Math.min(100, Math.max(0, 1 - Math.floor(Math.log10(width)))); // 100 is the most that can be written
   }
 
+  /** @param {Value | undefined} value */
   show(value) {
     if (value === null || value === undefined) return "not given";
     if (this.kind === "boolean") return value ? "yes" : "no";
     if (this.kind !== "numeric") return String(value);
+    const number = Number(value);
     const fixed = /\.(\d+)f$/.exec(this.format);
     const digits = fixed ? Number(fixed[1]) : this.places;
-    const own = !fixed && Math.abs(Number(value.toFixed(digits)) - value) > 1e-9 * Math.max(1, Math.abs(value));
-    const short = Math.abs(value) < 1000 ? { maximumSignificantDigits: 4 } : { maximumFractionDigits: 0 };
+    const own = !fixed && Math.abs(Number(number.toFixed(digits)) - number) > 1e-9 * Math.max(1, Math.abs(number));
+    /** @type {Intl.NumberFormatOptions} */
+    const short = Math.abs(number) < 1000 ? { maximumSignificantDigits: 4 } : { maximumFractionDigits: 0 };
+    /** @type {Intl.NumberFormatOptions} */
     const options = !fixed && (own || this.log) ? short : { minimumFractionDigits: digits, maximumFractionDigits: digits };
     if (this.format && !this.format.includes(",")) options.useGrouping = false;
-    return `${new Intl.NumberFormat("en", options).format(value)} ${this.unit}`.trim();
+    return `${new Intl.NumberFormat("en", options).format(number)} ${this.unit}`.trim();
   }
 }
 
 export class Schema {
+  /** @param {RawSchema} raw */
   constructor(raw) {
     check(Array.isArray(raw.feature) && raw.feature.length <= MOST_FEATURES, `no features, or more than ${MOST_FEATURES}`);
     this.features = raw.feature.map((feature) => new Feature(feature));
@@ -115,13 +174,18 @@ export class Schema {
     this.costed = this.features.filter((feature) => feature.role === "feature");
   }
 
-  // A record: 8-byte numbers for a row's numeric values, 2-byte levels for all else.
+  /**
+   * A record: 8-byte numbers for a row's numeric values, 2-byte levels for all else.
+   * @param {import("./wire.js").RecordKind} kind
+   */
   recordBytes(kind) {
     return this.features.reduce((n, f) => n + (kind === "row" && f.kind === "numeric" ? 8 : 2), 0);
   }
 
+  /** @param {import("./wire.js").Bytes} bytes @param {import("./wire.js").RecordKind} kind */
   readRecord(bytes, kind) {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    /** @type {Levels} */
     const codes = new Map();
     let at = 0;
     for (const f of this.features) {

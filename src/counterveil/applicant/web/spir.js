@@ -1,22 +1,31 @@
 // Fetch one record and nothing else. `Subsets` where servers do not collude, `Polynomials` where some may, or are chosen.
 // What is fetched is a package, of which a part, or a mixture of several, tells nothing.
 
+import { GF256_POLYNOMIAL, KEY_BYTES, LEAST_PART } from "./constants.js";
 import { concat, sha256 } from "./wire.js";
 
+/** @typedef {import("./wire.js").Bytes} Bytes */
+
+/** @type {(count: number) => Bytes} */
 const bytesOf = (count) => {
   const out = new Uint8Array(count);
   for (let at = 0; at < count; at += 65536) crypto.getRandomValues(out.subarray(at, at + 65536));
   return out;
 };
 
+/** @type {(a: Bytes, b: Bytes) => Bytes} */
 const xor = (a, b) => a.map((byte, i) => byte ^ b[i]);
 
 class Subsets {
+  /** @param {number} servers @param {number} length bytes of a record */
   constructor(servers, length) {
-    const parts = servers - 1;
-    Object.assign(this, { servers, parts, length, part: Math.ceil(length / parts) });
+    this.servers = servers;
+    this.parts = servers - 1;
+    this.length = length;
+    this.part = Math.ceil(length / this.parts); // bytes that each server sends down
   }
 
+  /** @param {number} count @param {number} position */
   query(count, position, random = bytesOf) {
     const bits = count * this.parts;
     const noise = random(Math.ceil(bits / 8));
@@ -31,17 +40,25 @@ class Subsets {
     });
   }
 
-  // Part j of almost equal parts is answer j xor the last.
+  /**
+   * Part j of almost equal parts is answer j xor the last.
+   * @param {Bytes[]} answers
+   */
   recover(answers) {
+    const last = answers[answers.length - 1];
+    /** @type {(j: number) => number} */
     const cut = (j) => Math.floor((j * this.length) / this.parts);
-    return concat(...answers.slice(0, -1).map((answer, j) => xor(answer, answers.at(-1)).slice(0, cut(j + 1) - cut(j))));
+    return concat(...answers.slice(0, -1).map((answer, j) => xor(answer, last).slice(0, cut(j + 1) - cut(j))));
   }
 }
 
-// The record of a whole package; of anything else, noise.
+/**
+ * The record of a whole package; of anything else, noise.
+ * @param {Bytes} whole
+ */
 export async function unpackage(whole) {
-  const body = whole.slice(0, -32);
-  const key = xor(whole.slice(-32), await sha256(body));
+  const body = whole.slice(0, -KEY_BYTES);
+  const key = xor(whole.slice(-KEY_BYTES), await sha256(body));
   const imported = await crypto.subtle.importKey("raw", key, "AES-CTR", false, ["decrypt"]);
   const opened = await crypto.subtle.decrypt({ name: "AES-CTR", counter: new Uint8Array(16), length: 128 }, imported, body);
   return new Uint8Array(opened);
@@ -52,17 +69,24 @@ const EXP = new Uint8Array(510), LOG = new Uint8Array(256);
 for (let i = 0, x = 1; i < 255; i++) {
   EXP[i] = EXP[i + 255] = x;
   LOG[x] = i;
-  x ^= (x << 1) ^ (x & 128 ? 0x11b : 0);
+  x ^= (x << 1) ^ (x & 128 ? GF256_POLYNOMIAL : 0);
   x &= 255;
 }
+/** @type {(a: number, b: number) => number} */
 const times = (a, b) => (a && b ? EXP[LOG[a] + LOG[b]] : 0);
+/** @type {(a: number, b: number) => number} */
 const over = (a, b) => (a ? EXP[LOG[a] + 255 - LOG[b]] : 0);
 
 class Polynomials {
+  /** @param {number} servers @param {number} collusion @param {number} length bytes of a record */
   constructor(servers, collusion, length) {
-    Object.assign(this, { servers, collusion, length, part: length });
+    this.servers = servers;
+    this.collusion = collusion;
+    this.length = length;
+    this.part = length;
   }
 
+  /** @param {number} count @param {number} position */
   query(count, position, random = bytesOf) {
     const pads = Array.from({ length: this.collusion }, () => random(count));
     return Array.from({ length: this.servers }, (_, n) => {
@@ -76,6 +100,7 @@ class Polynomials {
     });
   }
 
+  /** @param {Bytes[]} answers */
   recover(answers) {
     const weights = answers.map((_, n) => {
       let weight = 1;
@@ -86,8 +111,7 @@ class Polynomials {
   }
 }
 
-const LEAST_PART = 16; // bytes: a missing part of a package must be beyond guessing
-
+/** @type {(servers: number, collusion: number, length: number, chosen: boolean) => Subsets | Polynomials} */
 export const makeSpir = (servers, collusion, length, chosen) =>
   collusion > 1 || chosen || servers - 1 > Math.max(1, Math.floor(length / LEAST_PART))
     ? new Polynomials(servers, collusion, length) : new Subsets(servers, length);

@@ -6,20 +6,24 @@ const QUIETLY = "Nobody has read what you typed. Do not ask again right away, an
 const RENEWED = "Nothing was answered, and your ticket is not used up. Copy your tickets and keep them, because reloading clears them here. "
   + "Then reload this page and use the same ticket.";
 
+/** @type {(count: number) => string} */
 const NUMBER = (count) => count.toLocaleString("en");
 
 export const WORDS = {
   title: "What would have been accepted?",
   lead: "Say what you have and what you could change, and this page shows the nearest case that was accepted. Your computer asks several "
     + "servers at once, so that none of them can read what you typed. They see that someone asked, when, and from which internet address.",
+  /** @type {(host: string) => string} */
   trust: (host) => `This page comes from ${host}. You trust ${host} each time you load it.`,
   download: "Download it as one file and keep it.",
   loading: "Asking the servers what they offer …",
   asking: "Asking. What you typed leaves this computer only scrambled, for each server in another way …",
   receiving: "Receiving the answer",
+  /** @type {(bytes: number) => string} */
   evaluating: (bytes) => `Working the answer out on this computer, ${(bytes / 2 ** 20).toFixed(1)} MiB of it. It says which case is nearest, and nothing of the others. `,
   slow: "Still waiting for a server. The connection is slow, or the server is busy.",
   ticket: "Your tickets: each answers one question",
+  /** @type {(count: number) => string} */
   tickets: (count) => (count > 1 ? `${count} tickets left. ${WORDS.save}` : count ? "1 ticket left" : "No ticket here"),
   save: "Save your other tickets now: this page forgets them when you close it.",
   ask: "What would have been accepted?",
@@ -36,36 +40,52 @@ export const WORDS = {
   to: "Highest",
   hard: "hard",
   missing: "not given",
+  /** @type {(addresses: string) => string} */
   asked: (addresses) => `Asks ${addresses}.`,
+  /** @type {(number: number, url: string) => string} */
   server: (number, url) => `Server ${number}, ${url}`,
   keys: "The servers' keys. Compare them with what each server's operator publishes. If one organisation controls both web addresses, it can read your question.",
+  /** @type {(n: number, up: number, down: number) => string} */
   message: (n, up, down) => `Message ${n}: ${NUMBER(up)} bytes sent, ${NUMBER(down)} received`,
   up: "Sent; around it are the ticket and a secret of this question, which are not shown",
+  /** @type {(bytes: number) => string} */
   down: (bytes) => `Received, ${NUMBER(bytes)} bytes of it`,
+  /** @type {(title: string) => string} */
   slider: (title) => `${title}, slider`,
+  /** @type {(title: string, low: string, high: string) => string} */
   range: (title, low, high) => `${title}: ${low} to ${high}`,
   feature: "What",
   now: "Now",
   after: "Accepted at",
+  /** @type {(percent: number) => string} */
   share: (percent) => `${percent} % of the effort`,
   bars: "The bars show how much of the effort each change is.",
   unchanged: "Everything else stays as it is.",
   same: "An accepted case has the same values as yours in everything that counts.",
   answer: "The nearest accepted case",
   nothing: "No accepted case fits your limits",
+  /** @type {(names: string) => string} */
   relax: (names) => `The closest one goes beyond what you allowed for: ${names}. To allow more, change the limits that you set there. `
     + "Use another ticket for that, best on another day: asking again at once tells the servers that nothing fitted.",
+  /** @type {(numbers: string) => string} */
   lied: (numbers) => `Server ${numbers} answered wrongly. Its answer was corrected with the others'.`,
   left: "What left this computer",
+  /** @type {(server: number) => string} */
   leftLead: (server) => `Here are the bytes that server ${server} got, and then the very same question, scrambled again for the same server: other noise. `
     + "To that server they look like random numbers.",
   leftWhy: "Only one server's bytes are shown, because two servers' together are the question. Keep even these from the other servers: they have their own.",
+  /** @type {(server: string, up: number, down: number) => string} */
   sent: (server, up, down) => `${server}: ${NUMBER(up)} bytes sent, ${NUMBER(down)} received`,
+  /** @type {(server: number) => string} */
   seen: (server) => `What server ${server} saw`,
+  /** @type {(server: number) => string} */
   otherwise: (server) => `The same question, scrambled again for server ${server}`,
   raise: "raise", lower: "lower", alter: "change",
+  /** @type {(verb: string, title: string, before: string, after: string) => string} */
   changed: (verb, title, before, after) => `${verb} ${title} from ${before} to ${after}`,
+  /** @type {(parts: string[]) => string} */
   joined: (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`),
+  /** @type {Record<string, [heading: string, text: string]>} */
   trouble: {
     unreachable: ["A server does not answer", "It may be down, or your connection is. Nothing is lost: Try again sends the very same bytes."],
     disagree: ["The servers do not agree", "They say different things about themselves, so nothing was asked. The institution has to look into it."],

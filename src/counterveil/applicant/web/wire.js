@@ -1,17 +1,123 @@
 // Messages to bytes and back, as docs/wire.md has them. Everything from a server is hostile until a function here has returned.
 
+import { FINGERPRINT_BYTES, ID_BYTES, LONGEST_REVEAL, MOST_LIARS, MOST_RECORDS, MOST_SERVERS, PROTOCOL, SERVICE_PATTERN, SIGNATURE_BYTES, VERSION } from "./constants.js";
 import { bitsOf } from "./field.js";
+
+/**
+ * @typedef {Uint8Array<ArrayBuffer>} Bytes
+ * @typedef {typeof import("./constants.js").PURPOSES[number]} Purpose of a signature
+ * @typedef {typeof import("./constants.js").REQUEST_KINDS[number]} RequestKind
+ * @typedef {typeof import("./constants.js").REPLY_KINDS[number]} ReplyKind
+ * @typedef {typeof import("./constants.js").RECORD_KINDS[number]} RecordKind
+ * @typedef {typeof import("./constants.js").TICKET_MODES[number]} TicketMode
+ */
+
+/**
+ * What an applicant sends: a share of a question, or of where a record stands.
+ * @typedef {object} Request
+ * @property {RequestKind} kind
+ * @property {number} server to whom it goes
+ * @property {Bytes} terms digest of the terms it was made for
+ * @property {Bytes} key id of the common key that the servers had
+ * @property {Bytes} ticket
+ * @property {number} request 0: the question; 1..k: a record
+ * @property {number[]} among all servers that get this request
+ * @property {Bytes} secret drawn for this question and this server: nobody else can find out whether these bytes were sent, or ask on
+ * @property {Bytes} body
+ */
+
+/**
+ * What a server sends back. It repeats which request it answers, and nothing secret of it.
+ * @typedef {object} Reply
+ * @property {ReplyKind} kind
+ * @property {number} server from whom it comes
+ * @property {Bytes} ticket its id
+ * @property {number} request
+ * @property {number[]} among
+ * @property {Bytes} body
+ */
+
+/**
+ * What a ticket says: it answers one question and k records, once, at each of these servers of a service.
+ * @typedef {object} Claims
+ * @property {number} expires seconds since 1970
+ * @property {string} service
+ * @property {number[]} servers ascending
+ * @property {string} reveal the most that may be revealed
+ * @property {number} liars wrong answers to be corrected
+ * @property {number} k
+ */
+
+/** @typedef {Claims & { id: Bytes, signed: Bytes, signature: Bytes, bytes: Bytes }} Ticket as it was read, or made */
+
+/**
+ * What the institution chose.
+ * @typedef {object} Parameters
+ * @property {string} scheme
+ * @property {number} servers
+ * @property {number} collusion
+ * @property {number} k
+ * @property {number} max_weight
+ * @property {boolean} shuffle
+ * @property {number} d_min
+ * @property {number} norm
+ */
+
+/**
+ * All that is public and the same at every server.
+ * @typedef {object} Terms
+ * @property {string} version
+ * @property {string} service what tickets are for
+ * @property {import("./schema.js").RawSchema} schema
+ * @property {Parameters} parameters
+ * @property {string} q decimal digits
+ * @property {number[]} alphas
+ * @property {number} rows
+ * @property {RecordKind} record
+ * @property {string} database the bundle's digest
+ * @property {string} packages the SHA-256 of all its packages
+ * @property {string} issuer whose signature tickets, records and these terms carry
+ * @property {string[]} keys each server's own
+ * @property {TicketMode} tickets
+ * @property {number} window open mode: a self-made ticket must expire within so many seconds
+ * @property {number} robust the most wrong answers that a ticket may ask to be corrected
+ */
+
+/** @typedef {{ terms: string, addresses: string[], signature: string }} SignedTerms terms as text, and where each server is to be found */
+
+/**
+ * What a server says of itself, with its own signature.
+ * @typedef {object} Manifest
+ * @property {number} server
+ * @property {string} key id of the common key
+ * @property {string} instance the ledger's id
+ * @property {string} software
+ * @property {SignedTerms} issued
+ * @property {string} signature
+ */
 
 export class Malformed extends Error {}
 
+/** @type {(bytes: Iterable<number>) => string} */
 export const hex = (bytes) => Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+/** @type {(text: string) => Bytes} */
 export const unhex = (text) => Uint8Array.from(text.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+/** @type {<T>(a: ArrayLike<T> & { every: (fits: (value: T, i: number) => boolean) => boolean }, b: ArrayLike<T>) => boolean} */
 export const same = (a, b) => a.length === b.length && a.every((value, i) => value === b[i]);
 
 const utf8 = new TextEncoder();
 
+/** @type {(value: unknown, low: number, high: number) => value is number} */
+const isNumber = (value, low, high) => typeof value === "number" && Number.isInteger(value) && value >= low && value <= high;
+/** @type {(value: unknown, length?: number) => value is Bytes} */
+const isBytes = (value, length) => value instanceof Uint8Array && value.length === (length ?? value.length);
+/** @type {(value: unknown, length?: number) => value is unknown[]} */
+const isList = (value, length) => Array.isArray(value) && value.length === (length ?? value.length);
+
+/** @type {(...parts: Uint8Array[]) => Bytes} */
 export const concat = (...parts) => concatAll(parts);
 
+/** @param {Uint8Array[]} parts */
 export function concatAll(parts) {
   const whole = new Uint8Array(parts.reduce((n, part) => n + part.length, 0));
   let at = 0;
@@ -22,7 +128,10 @@ export function concatAll(parts) {
   return whole;
 }
 
-// Each part behind its length: what signatures are over.
+/**
+ * Each part behind its length: what signatures are over.
+ * @param {...(string | Bytes)} parts
+ */
 export function frame(...parts) {
   return concat(...parts.flatMap((part) => {
     const raw = typeof part === "string" ? utf8.encode(part) : part;
@@ -32,21 +141,35 @@ export function frame(...parts) {
   }));
 }
 
+/** @type {(bytes: Bytes) => Promise<Bytes>} */
 export const sha256 = async (bytes) => new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
 
+/** @type {(text: string) => Promise<Bytes>} */
 export const digestOf = (text) => sha256(utf8.encode(text));
 
-// Whether the holder of a public key signed these parts for this purpose.
+/**
+ * Whether the holder of a public key signed these parts for this purpose.
+ * @param {string} publicKey
+ * @param {Bytes} signature
+ * @param {Purpose} purpose
+ * @param {...(string | Bytes)} parts
+ */
 export async function isSigned(publicKey, signature, purpose, ...parts) {
   const holder = await crypto.subtle.importKey("raw", unhex(publicKey), "Ed25519", false, ["verify"]);
-  return crypto.subtle.verify("Ed25519", holder, signature, frame("counterveil/2", purpose, ...parts));
+  return crypto.subtle.verify("Ed25519", holder, signature, frame(PROTOCOL, purpose, ...parts));
 }
 
-// To be read out over the telephone.
-export const fingerprint = async (publicKey) => hex((await sha256(unhex(publicKey))).slice(0, 16)).match(/.{4}/g).join(" ");
+/**
+ * To be read out over the telephone.
+ * @type {(publicKey: string) => Promise<string>}
+ */
+export const fingerprint = async (publicKey) => hex((await sha256(unhex(publicKey))).slice(0, FINGERPRINT_BYTES)).replace(/.{4}(?=.)/g, "$& ");
 
 // --- MessagePack: whole numbers, texts, byte strings and arrays, each in its shortest form -------------------------
 
+/** @typedef {[most: number, tag: number, bytes: number][]} Sizes */
+
+/** @param {number} value @param {Sizes} sizes */
 function sized(value, sizes) {
   for (const [most, tag, bytes] of sizes) {
     if (value > most) continue;
@@ -58,6 +181,7 @@ function sized(value, sizes) {
   throw new Malformed("too large");
 }
 
+/** @type {(value: unknown) => Bytes} */
 export function pack(value) {
   if (typeof value === "number") {
     if (value < 128) return Uint8Array.of(value);
@@ -68,25 +192,30 @@ export function pack(value) {
     const head = raw.length < 32 ? Uint8Array.of(0xa0 | raw.length) : sized(raw.length, [[255, 0xd9, 1], [65535, 0xda, 2]]);
     return concat(head, raw);
   }
-  if (value instanceof Uint8Array) {
+  if (isBytes(value)) {
     return concat(sized(value.length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4]]), value);
   }
+  if (!isList(value)) throw new Malformed("not a message");
   const head = value.length < 16 ? Uint8Array.of(0x90 | value.length) : sized(value.length, [[65535, 0xdc, 2]]);
   return concat(head, ...value.map(pack));
 }
 
+/** @param {Bytes} bytes @returns {unknown} */
 export function unpack(bytes) {
   let at = 0;
+  /** @type {(count: number) => number} */
   const number = (count) => {
     if (at + count > bytes.length) throw new Malformed("cut short");
     let value = 0;
     for (let i = 0; i < count; i++) value = value * 256 + bytes[at++];
     return value;
   };
+  /** @type {(count: number) => Bytes} */
   const slice = (count) => {
     if (at + count > bytes.length) throw new Malformed("cut short");
     return bytes.slice(at, (at += count));
   };
+  /** @type {(depth: number) => unknown} */
   const read = (depth) => {
     const tag = number(1);
     if (tag < 0x80) return tag;
@@ -103,6 +232,7 @@ export function unpack(bytes) {
   return value;
 }
 
+/** @param {Bytes} raw */
 function text(raw) {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(raw);
@@ -113,8 +243,10 @@ function text(raw) {
 
 // --- vectors ---------------------------------------------------------------------------------------------------------
 
+/** @type {(bits: number, count: number) => number} */
 export const packedBytes = (bits, count) => Math.ceil((bits * count) / 8);
 
+/** @param {bigint[]} values @param {bigint} q */
 export function packVector(values, q) {
   const bits = bitsOf(q);
   const out = new Uint8Array(packedBytes(bits, values.length));
@@ -127,6 +259,7 @@ export function packVector(values, q) {
   return out;
 }
 
+/** @param {Bytes} bytes @param {bigint} q @param {number} count @returns {bigint[]} */
 export function unpackVector(bytes, q, count) {
   const bits = bitsOf(q);
   if (bytes.length !== packedBytes(bits, count)) throw new Malformed(`got ${bytes.length} bytes, expected ${packedBytes(bits, count)}`);
@@ -141,44 +274,51 @@ export function unpackVector(bytes, q, count) {
     if (values[i] >= q) throw new Malformed("a symbol of q or more");
   }
   const spare = bytes.length * 8 - bits * count;
-  if (spare && bytes.at(-1) >> (8 - spare)) throw new Malformed("bits set after the last symbol");
+  if (spare && bytes[bytes.length - 1] >> (8 - spare)) throw new Malformed("bits set after the last symbol");
   return values;
 }
 
 // --- messages and tickets --------------------------------------------------------------------------------------------
 
-const isNumber = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
-const isBytes = (value, length) => value instanceof Uint8Array && value.length === length;
+const SERVICE = new RegExp(SERVICE_PATTERN);
 
-function checkServers(servers) {
-  const fine = Array.isArray(servers) && servers.length >= 1 && servers.length <= 64
-    && servers.every((n, i) => isNumber(n, 1, 64) && (i === 0 || n > servers[i - 1]));
-  if (!fine) throw new Malformed("servers");
+/** @param {unknown} servers */
+function checkedServers(servers) {
+  const whole = isList(servers) && servers.length >= 1 && servers.length <= MOST_SERVERS ? servers : [];
+  const numbers = whole.filter((n) => isNumber(n, 1, MOST_SERVERS));
+  if (!numbers.length || numbers.length < whole.length || !numbers.every((n, i) => i === 0 || n > numbers[i - 1])) throw new Malformed("servers");
+  return numbers;
 }
 
-// `secret` is drawn for this question and this server: nobody else can find out whether these bytes were sent, or ask on.
+/** @type {(request: Request) => Bytes} */
 export const encodeRequest = ({ kind, server, terms, key, ticket, request, among, secret, body }) =>
-  pack([2, kind, server, terms, key, ticket, request, among, secret, body]);
+  pack([VERSION, kind, server, terms, key, ticket, request, among, secret, body]);
 
-export const encodeReply = ({ kind, server, ticket, request, among, body }) => pack([2, kind, server, ticket, request, among, body]);
+/** @type {(reply: Reply) => Bytes} */
+export const encodeReply = ({ kind, server, ticket, request, among, body }) => pack([VERSION, kind, server, ticket, request, among, body]);
 
-// What stands before a body of so many bytes: a reply can be read part by part.
+/**
+ * What stands before a body of so many bytes: a reply can be read part by part.
+ * @param {Omit<Reply, "body">} reply
+ * @param {number} length
+ */
 export function headOf(reply, length) {
   const bare = encodeReply({ ...reply, body: new Uint8Array() });
   return concat(bare.slice(0, -2), sized(length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4]]));
 }
 
+/** @param {Bytes} bytes @param {ReplyKind} expected @returns {Reply} */
 export function decodeReply(bytes, expected) {
   const fields = unpack(bytes);
-  if (!Array.isArray(fields) || fields.length !== 7) throw new Malformed("not seven fields");
+  if (!isList(fields, 7)) throw new Malformed("not seven fields");
   const [version, kind, server, ticket, request, among, body] = fields;
-  const fine = version === 2 && ["answer", "record-answer"].includes(kind) && isNumber(server, 1, 64) && isBytes(ticket, 16)
-    && isNumber(request, 0, 255) && body instanceof Uint8Array;
-  if (!fine || kind !== expected) throw new Malformed(`not a message of kind ${expected}`);
-  checkServers(among);
-  return { kind, server, ticket, request, among, body };
+  const fine = version === VERSION && kind === expected && isNumber(server, 1, MOST_SERVERS) && isBytes(ticket, ID_BYTES)
+    && isNumber(request, 0, MOST_RECORDS) && isBytes(body);
+  if (!fine) throw new Malformed(`not a message of kind ${expected}`);
+  return { kind: expected, server, ticket, request, among: checkedServers(among), body };
 }
 
+/** @param {string} textOfTicket @returns {Ticket} */
 export function decodeTicket(textOfTicket) {
   let bytes;
   try {
@@ -189,21 +329,24 @@ export function decodeTicket(textOfTicket) {
     throw new Malformed("not a ticket");
   }
   const outer = unpack(bytes);
-  if (!Array.isArray(outer) || outer.length !== 2 || !outer.every((part) => part instanceof Uint8Array) || outer[1].length > 64)
-    throw new Malformed("not a ticket");
-  const fields = unpack(outer[0]);
-  if (!Array.isArray(fields) || fields.length !== 8) throw new Malformed("not a ticket");
+  const [signed, signature] = isList(outer, 2) ? outer : [];
+  if (!isBytes(signed) || !isBytes(signature) || signature.length > SIGNATURE_BYTES) throw new Malformed("not a ticket");
+  const fields = unpack(signed);
+  if (!isList(fields, 8)) throw new Malformed("not a ticket");
   const [version, id, expires, service, servers, reveal, liars, k] = fields;
-  const fine = version === 2 && isBytes(id, 16) && isNumber(expires, 0, 2 ** 53 - 1) && isNumber(liars, 0, 5) && isNumber(k, 1, 255)
-    && typeof service === "string" && /^[A-Za-z0-9._:/-]{1,64}$/.test(service) && typeof reveal === "string" && [...reveal].length <= 100;
+  const fine = version === VERSION && isBytes(id, ID_BYTES) && isNumber(expires, 0, Number.MAX_SAFE_INTEGER) && isNumber(liars, 0, MOST_LIARS)
+    && isNumber(k, 1, MOST_RECORDS) && typeof service === "string" && SERVICE.test(service) && typeof reveal === "string" && [...reveal].length <= LONGEST_REVEAL;
   if (!fine) throw new Malformed("not a ticket");
-  checkServers(servers);
-  return { id, expires, service, servers, reveal, liars, k, signed: outer[0], signature: outer[1], bytes };
+  return { id, expires, service, servers: checkedServers(servers), reveal, liars, k, signed, signature, bytes };
 }
 
-// A ticket of one's own, which only open mode takes.
+/**
+ * A ticket of one's own, which only open mode takes.
+ * @param {Omit<Claims, "liars"> & { liars?: number }} claims
+ * @returns {Ticket}
+ */
 export function makeTicket({ expires, service, servers, reveal, k, liars = 0 }) {
-  const id = crypto.getRandomValues(new Uint8Array(16)), signature = new Uint8Array();
-  const signed = pack([2, id, expires, service, servers, reveal, liars, k]);
+  const id = crypto.getRandomValues(new Uint8Array(ID_BYTES)), signature = new Uint8Array();
+  const signed = pack([VERSION, id, expires, service, servers, reveal, liars, k]);
   return { id, expires, service, servers, reveal, liars, k, signed, signature, bytes: pack([signed, signature]) };
 }

@@ -18,6 +18,8 @@ from ...algebra.arrays import Labels
 
 CHUNK_BITS = 12
 CHUNK = 1 << CHUNK_BITS  # rows
+LEVEL_STEPS = 1 << 16  # names of gates that a level of the tournament has
+PASS_STEP = 1 << 15  # of those, where passing on begins
 
 Wires = Generator[Any, Any, Labels]  # a script that comes to wires
 
@@ -84,7 +86,7 @@ def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> M
     """Play one level: neighbours meet, the second wins if the first costs more."""
     bits, nodes = node.cost.shape[:2]
     met = nodes // 2 * 2
-    step = (level + 1) << 16
+    step = (level + 1) * LEVEL_STEPS
     a, b = node.cost[:, 0:met:2], node.cost[:, 1:met:2]
     more = np.zeros_like(a[:1])  # the carry of a + not b: whether a > b
     if met:
@@ -95,7 +97,7 @@ def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> M
     winner, second = carried[:, 0:met:2], carried[:, 1:met:2]
     if met and len(carried):
         chosen = np.broadcast_to(more, winner.shape)
-        winner = winner ^ (yield from gates.both(winner ^ second, chosen, step + (1 << 15), first))
+        winner = winner ^ (yield from gates.both(winner ^ second, chosen, step + PASS_STEP, first))
     winner = np.concatenate([winner, more])
     if nodes % 2:
         alone = np.concatenate([carried[:, -1:], np.zeros_like(node.cost[:1, -1:])])
