@@ -28,7 +28,7 @@ from ..terms import tickets, wire
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of
 from ..terms.wire import Claims, Manifest, Request, RequestKind, SignedTerms
-from .ledger import Ledger
+from .ledger import AnyLedger, Entry, Key
 
 _TICKETS = 64  # tickets whose shuffle order is cached for the record step
 _ORDERS = 64 << 20  # bytes that these may take
@@ -51,7 +51,7 @@ class Admitted(NamedTuple):
     """A request that may be answered, if its ticket is not used up."""
 
     fingerprint: bytes  # SHA-256 of its bytes, which hold the applicant's secret
-    spend: Callable[[], None]  # enters it in the ledger, or refuses
+    spend: Callable[[], object]  # enters it in the ledger, or refuses
     answer: Callable[[], Reply]  # only after `spend`
     last: bool  # whether it is the last that its ticket gives here
 
@@ -96,7 +96,7 @@ class Server:
         *,
         key: bytes,
         own: SigningKey,
-        ledger: Ledger,
+        ledger: AnyLedger,
         threads: int = 1,
         least: int = engine.WORTHWHILE,
         clock: Callable[[], float] = time.time,
@@ -173,9 +173,10 @@ class Server:
         scheme = self._scheme.among(claims.servers, claims.liars)
         check = self._question if kind == "query" else self._record_step
         fingerprint, holder = hashlib.sha256(body).digest(), hashlib.sha256(message.secret).digest()
+        key = Key(claims.id, request=message.request)
         return Admitted(
             fingerprint,
-            partial(self.ledger.spend, claims.id, message.request, fingerprint, claims.expires, holder),
+            partial(self.ledger.perform, Entry(key, "spent", fingerprint, claims.expires, holder=holder)),
             check(message, claims, ticket.signed, scheme),
             last=scheme.reveal.inside or message.request == claims.k,
         )
