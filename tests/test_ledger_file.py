@@ -1,4 +1,4 @@
-"""The ledger: what was used stays used, through restarts, races, purges, copies, full disks and clocks that go back."""
+"""The ledger in a file: what was used stays used, through restarts, races, copies, locks, kills and full disks."""
 
 from __future__ import annotations
 
@@ -24,28 +24,8 @@ from counterveil.cli import ledger as cli_ledger
 from counterveil.crypto.keys import COMMON, bind_common, write_keys
 from counterveil.crypto.randomness import new_id, new_key
 from counterveil.errors import InvalidKey, InvalidLedger, Refused, WrongType
-from counterveil.service import ledger as ledgers
-from counterveil.service import locks
-from counterveil.service.ledger import MOST_SERVED, Ledger, backup
-
-A, B = b"a" * 32, b"b" * 32
-LATER = 2**40
-
-
-class Clock:
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def code(ledger: Ledger, *arguments: Any) -> str:
-    try:
-        ledger.spend(*arguments)
-    except Refused as error:
-        return error.code
-    return "ok"
+from counterveil.service.ledger import Entry, Key, Ledger, backup, locks, sqlite
+from ledgers import LATER, A, B, Clock, code, spend
 
 
 def copy(source: Path, target: Path) -> Path:
@@ -62,11 +42,11 @@ def process(
     script = f"""
 import sys
 from counterveil.errors import InvalidLedger
-from counterveil.ledger import Ledger
+from counterveil.service.ledger import Entry, Key, Ledger
 try:
     ledger = Ledger({str(path)!r}, 1, key_id={key_id!r}, new={new!r})
     for ticket in {entered!r}:
-        ledger.spend(ticket, {request}, {A!r}, {LATER})
+        ledger.perform(Entry(Key(ticket, request={request}), "spent", {A!r}, {LATER}))
     print("ok", flush=True)
 except InvalidLedger as error:
     print(error, flush=True)
@@ -84,53 +64,6 @@ ledger.close()
 def said(started: subprocess.Popen[str]) -> str:
     assert started.stdout
     return started.stdout.readline().strip()
-
-
-def test_the_same_bytes_may_come_again_and_others_may_not(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l", 1, new=True)
-    assert code(ledger, b"id", 0, A, LATER) == "ok"
-    assert code(ledger, b"id", 0, A, LATER) == "ok"
-    assert code(ledger, b"id", 0, B, LATER) == "ticket_used"
-    assert code(ledger, b"id", 1, B, LATER) == "ok"  # another request of the same ticket
-    assert code(ledger, b"di", 0, B, LATER) == "ok"
-    assert ledger.questions() == 2
-    ledger.close()
-    again = Ledger(tmp_path / "l", 1)
-    assert code(again, b"id", 0, B, LATER) == "ticket_used"
-    assert (again.count(), again.questions()) == (3, 2)
-    again.close()
-
-
-def test_a_purge_forgets_and_never_forgives(tmp_path: Path) -> None:
-    clock = Clock(1000)
-    ledger = Ledger(tmp_path / "l", 1, new=True, clock=clock)
-    for i in range(100):
-        assert code(ledger, b"%d" % i, 0, A, 1100 + i) == "ok"
-    clock.now = 1150
-    ledger.purge()
-    assert ledger.count() == 49  # those that expire at 1151 and later
-    assert code(ledger, b"new", 0, A, 1150) == "ticket_expired"
-    clock.now = 10  # the clock goes back: the watermark does not
-    ledger.purge()
-    assert code(ledger, b"0", 0, B, 1100) == "ticket_expired"
-    assert code(ledger, b"new", 0, A, 1150) == "ticket_expired"
-    assert code(ledger, b"new", 0, A, 1151) == "ok"
-    with pytest.raises(Refused, match="the clock is behind"):
-        ledger.check()
-    ledger.close()
-    again = Ledger(tmp_path / "l", 1, clock=clock)
-    assert code(again, b"0", 0, B, 1120) == "ticket_expired"
-    again.close()
-
-
-def test_its_size_is_bounded_by_what_is_unexpired(tmp_path: Path) -> None:
-    clock = Clock(1000)
-    ledger = Ledger(tmp_path / "l", 1, new=True, clock=clock)
-    for i in range(2000):
-        clock.now += 1  # one ticket a second, each good for 100
-        assert code(ledger, b"%d" % i, 0, A, int(clock.now) + 100) == "ok"
-    assert ledger.count() <= 100 + 61  # and those of the minute between purges
-    ledger.close()
 
 
 def _race(path: Path, which: int, results: Any) -> None:
@@ -188,6 +121,76 @@ def test_a_ledger_of_the_first_format_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
+def old_ledger(path: Path, number: int = 2) -> Path:
+    """Write a ledger as versions without attempts wrote it: one question and one record, by the holder h."""
+    script = f"""
+    PRAGMA journal_mode = WAL;
+    CREATE TABLE about (
+        format INTEGER NOT NULL, server INTEGER NOT NULL, instance BLOB NOT NULL,
+        watermark INTEGER NOT NULL, questions INTEGER NOT NULL, writes INTEGER NOT NULL, in_use INTEGER NOT NULL
+    );
+    CREATE TABLE origin (instance BLOB NOT NULL);
+    CREATE TABLE keys (id BLOB PRIMARY KEY, refused INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE spent (
+        ticket BLOB NOT NULL, request INTEGER NOT NULL, fingerprint BLOB NOT NULL, expires INTEGER NOT NULL,
+        served INTEGER NOT NULL, holder BLOB NOT NULL, PRIMARY KEY (ticket, request)
+    ) WITHOUT ROWID;
+    CREATE INDEX spent_by_expiry ON spent (expires);
+    INSERT INTO about VALUES ({number}, 1, x'{"07" * 16}', 5000, 1, 2, 0);
+    INSERT INTO origin VALUES (x'{"07" * 16}');
+    INSERT INTO keys VALUES (x'{"08" * 16}', 0);
+    INSERT INTO spent VALUES (x'{hashlib.sha256(b"old").hexdigest()}', 0, x'{A.hex()}', {LATER}, 63, x'68');
+    INSERT INTO spent VALUES (x'{hashlib.sha256(b"old").hexdigest()}', 1, x'{B.hex()}', {LATER}, 1, x'68');
+    """  # noqa: S608
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(script)
+    return path
+
+
+def file_format(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as reader:
+        ((found,),) = reader.execute("SELECT format FROM about").fetchall()
+    return int(found)
+
+
+def test_a_ledger_of_a_version_without_attempts_goes_on(tmp_path: Path) -> None:
+    path = old_ledger(tmp_path / "l")
+    assert backup(path, tmp_path / "copy") == 2  # before it was ever opened by this version
+    for which in (path, tmp_path / "copy"):
+        with closing(Ledger(which, 1)) as ledger:
+            assert (ledger.instance == b"\x07" * 16) == (which == path)
+            assert (ledger.counts()["spent"], ledger.questions()) == (2, 1)
+            assert code(ledger, b"old", 0, B, LATER, b"h") == "ticket_used"
+            assert code(ledger, b"old", 2, A, LATER, b"other") == "ticket_used"
+            assert code(ledger, b"new", 0, A, 5000) == "ticket_expired"
+            assert [code(ledger, b"old", 0, A, LATER, b"h") for _ in range(2)] == ["ok", "too_often"]
+            assert code(ledger, b"old", 2, A, LATER, b"h") == "ok"
+            with pytest.raises(Refused) as refused:
+                ledger.perform(Entry(Key(b"old", (1, 2)), "running", A, LATER))
+            assert refused.value.code == "ticket_used"
+    with pytest.raises(InvalidLedger, match="a backup taken under this common key"):
+        Ledger(tmp_path / "copy", 1, key_id=b"\x08" * 16)
+
+
+def test_the_format_changes_with_the_first_attempt(tmp_path: Path) -> None:
+    """A version that knows no attempts refuses a file that holds some, and may go back to any other file."""
+    path, attempt = old_ledger(tmp_path / "l"), Entry(Key(b"new", (1, 2)), "running", A, LATER)
+    with closing(Ledger(path, 1)) as ledger:
+        spend(ledger, b"id")
+        assert file_format(path) == 2
+        ledger.perform(attempt)
+        ledger.perform(attempt._replace(state="held", reply=b"record"))
+        assert file_format(path) == 3
+        spend(ledger, b"id")
+        assert backup(path, tmp_path / "copy") == 4
+    for which in (path, tmp_path / "copy"):
+        assert file_format(which) == 3
+        with closing(Ledger(which, 1)) as ledger:
+            assert ledger.perform(attempt._replace(state="held")) == (False, "held", b"record")
+    with pytest.raises(InvalidLedger, match="expected one of format 2 or 3"):
+        Ledger(old_ledger(tmp_path / "newer", 4), 1)
+
+
 def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l", 1, new=True)
     ledger._run("PRAGMA query_only = ON")  # reads work, writes fail
@@ -205,25 +208,10 @@ def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None
 
 def test_tickets_are_not_kept_in_clear(tmp_path: Path) -> None:
     ledger, ticket = Ledger(tmp_path / "l", 1, new=True), new_id()
-    ledger.spend(ticket, 0, A, LATER)
+    spend(ledger, ticket)
     assert ledger._run("SELECT ticket FROM spent") == [(hashlib.sha256(ticket).digest(),)]
     assert not any(ticket in file.read_bytes() for file in tmp_path.iterdir())
     assert any(hashlib.sha256(ticket).digest() in file.read_bytes() for file in tmp_path.iterdir())  # we did look
-    ledger.close()
-
-
-def test_a_request_is_served_so_often_and_no_more(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l", 1, new=True)
-    assert [code(ledger, b"id", 0, A, LATER) for _ in range(40)] == ["ok"] * 40
-    ledger.close()
-    ledger = Ledger(tmp_path / "l", 1)  # it does not start again at zero
-    assert [code(ledger, b"id", 0, A, LATER) for _ in range(25)] == ["ok"] * (MOST_SERVED - 40) + ["too_often"]
-    with pytest.raises(Refused, match="this request was sent again too often"):
-        ledger.spend(b"id", 0, A, LATER)
-    assert code(ledger, b"id", 0, B, LATER) == "ticket_used"
-    assert code(ledger, b"id", 1, A, LATER) == "ok"  # counted by itself
-    assert ledger._run("SELECT request, served FROM spent ORDER BY request") == [(0, MOST_SERVED), (1, 1)]
-    assert ledger.questions() == 1
     ledger.close()
 
 
@@ -231,7 +219,7 @@ def test_a_request_is_served_so_often_and_no_more(tmp_path: Path) -> None:
 def test_a_ledger_that_is_no_longer_there_answers_nothing(tmp_path: Path, how: str) -> None:
     path = tmp_path / "l"
     ledger = Ledger(path, 1, new=True)
-    ledger.spend(b"before", 0, A, LATER)
+    spend(ledger, b"before")
     ledger.check()
     if how == "moved":
         path.rename(tmp_path / "elsewhere")
@@ -244,7 +232,7 @@ def test_a_ledger_that_is_no_longer_there_answers_nothing(tmp_path: Path, how: s
         with closing(sqlite3.connect(path)) as other:
             other.execute("UPDATE about SET instance = ?", (new_id(),))
             other.commit()
-    uses: list[Callable[[], None]] = [lambda: ledger.spend(b"after", 0, A, LATER), ledger.check]
+    uses: list[Callable[[], object]] = [lambda: spend(ledger, b"after"), ledger.check]
     for use in uses:
         with pytest.raises(Refused, match="the ledger's file was moved or replaced") as refused:
             use()
@@ -274,7 +262,7 @@ def test_every_ledger_has_an_id_and_knows_its_keys(tmp_path: Path) -> None:
 def test_a_copy_made_after_a_clean_stop_holds_everything(tmp_path: Path) -> None:
     ledger, other = Ledger(tmp_path / "l", 1, new=True), Ledger(tmp_path / "l", 1)
     for i in range(50):
-        ledger.spend(b"%d" % i, 0, A, LATER)
+        spend(ledger, b"%d" % i)
     ledger.close()  # the other still has it open, so SQLite itself would leave the log as it is
     copied = Ledger(copy(tmp_path / "l", tmp_path / "copy"), 1)
     assert copied.count() == 50
@@ -285,10 +273,10 @@ def test_a_copy_made_after_a_clean_stop_holds_everything(tmp_path: Path) -> None
 
 
 def test_closing_does_not_wait_for_long_nor_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledgers, "_LAST_WAIT", 0.1)
-    monkeypatch.setattr(ledgers, "_PATIENCE", 10**6)
+    monkeypatch.setattr(sqlite, "_LAST_WAIT", 0.1)
+    monkeypatch.setattr(sqlite, "_PATIENCE", 10**6)
     ledger = Ledger(tmp_path / "l", 1, new=True)
-    ledger.spend(b"id", 0, A, LATER)
+    spend(ledger, b"id")
     with closing(sqlite3.connect(tmp_path / "l", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         ledger.close()
@@ -301,8 +289,8 @@ def test_a_backup_of_a_ledger_in_use(tmp_path: Path) -> None:
     key, target = new_id(), tmp_path / "copy"
     with closing(Ledger(tmp_path / "l", 1, key_id=key, new=True)) as ledger:
         for i in range(50):
-            ledger.spend(b"%d" % i, 0, A, LATER)
-        ledger.spend(b"0", 0, A, LATER)
+            spend(ledger, b"%d" % i)
+        spend(ledger, b"0")
         assert backup(tmp_path / "l", target) == 50
         assert code(ledger, b"since", 0, A, LATER) == "ok"
         with pytest.raises(InvalidLedger, match="got a file there already, expected a new one"):
@@ -354,7 +342,7 @@ def test_a_backup_restored_over_a_ledger_whose_server_was_killed(tmp_path: Path)
 
 def test_the_command_that_makes_a_backup(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "l", 1, new=True)) as ledger:
-        ledger.spend(b"id", 0, A, LATER)
+        spend(ledger, b"id")
         found = CliRunner().invoke(cli_ledger.ledger, ["backup", str(tmp_path / "l"), "-o", str(tmp_path / "copy")])
     assert found.exit_code == 0, found.output
     assert found.output == (
@@ -478,9 +466,12 @@ import resource, sqlite3, sys
 from contextlib import closing
 from pathlib import Path
 from counterveil.errors import Refused
-from counterveil.ledger import Ledger
+from counterveil.service.ledger import Entry, Key, Ledger
 
 folder, real = Path(sys.argv[1]), sys.argv[2] == "disk"
+
+def spend(ticket, proof):
+    ledger.perform(Entry(Key(ticket), "spent", proof, 2**40))
 
 def outcome(use, *arguments):
     try:
@@ -491,7 +482,7 @@ def outcome(use, *arguments):
 
 ledger = Ledger(folder / "l", 1, new=True)
 for i in range(3):
-    ledger.spend(b"%d" % i, 0, b"a" * 32, 2**40)
+    spend(b"%d" % i, b"a" * 32)
 assert outcome(ledger.check) == "ok"
 with closing(sqlite3.connect(folder / "l")) as other:
     other.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()  # the log keeps its size: there is room in it
@@ -510,7 +501,7 @@ ledger._run("UPDATE about SET watermark = watermark")  # as the check once was: 
 print(outcome(ledger.check))
 spent = []
 while not spent or spent[-1] == "ok":
-    spent.append(outcome(ledger.spend, b"full %d" % len(spent), 0, b"a" * 32, 2**40))
+    spent.append(outcome(spend, b"full %d" % len(spent), b"a" * 32))
 print(spent[-1])
 print(len(spent) < 20)
 if real:
@@ -519,7 +510,7 @@ else:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(outcome(ledger.check))
 print(ledger.count() == 3 + len(spent) - 1)
-print(outcome(ledger.spend, b"full %d" % (len(spent) - 1), 0, b"b" * 32, 2**40))  # it was not entered
+print(outcome(spend, b"full %d" % (len(spent) - 1), b"b" * 32))  # it was not entered
 print(sorted(file.name for file in folder.iterdir()))
 """
 
@@ -592,14 +583,6 @@ def test_a_server_has_one_ledger_whatever_its_common_key(tmp_path: Path) -> None
         pytest.raises(InvalidLedger, match="another ledger than the one in use"),
     ):
         Ledger(tmp_path / "two", 1, key_id=new_id(), owner=owner, new=True)
-
-
-def test_records_are_for_whoever_asked_and_come_after_the_question(tmp_path: Path) -> None:
-    with closing(Ledger(tmp_path / "l", 1, new=True)) as ledger:
-        assert code(ledger, b"id", 1, A, LATER, b"h") == "question_first"
-        assert code(ledger, b"id", 0, A, LATER, b"h") == "ok"
-        assert code(ledger, b"id", 1, B, LATER, b"other") == "ticket_used"
-        assert code(ledger, b"id", 1, B, LATER, b"h") == "ok"
 
 
 def test_a_common_key_is_bound_to_one_ledger(tmp_path: Path) -> None:
