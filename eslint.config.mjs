@@ -3,6 +3,7 @@
 import js from "@eslint/js";
 
 export default [
+  { ignores: [".venv/", "node_modules/"] },
   {
     files: ["src/**/web/*.js"],
     linterOptions: { reportUnusedDisableDirectives: "error" },

@@ -1,617 +1,313 @@
-"""The ledger: what was used stays used, through restarts, races, purges, copies, full disks and clocks that go back."""
+"""What every ledger does: what was used stays used, and attempts follow the table, in a file and in memory."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import multiprocessing
-import os
-import shutil
-import signal
-import sqlite3
-import subprocess
-import sys
-import tempfile
+import random
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import pytest
-from click.testing import CliRunner
 
-from counterveil.cli import ledger as cli_ledger
-from counterveil.crypto.keys import COMMON, bind_common, write_keys
-from counterveil.crypto.randomness import new_id, new_key
-from counterveil.errors import InvalidKey, InvalidLedger, Refused, WrongType
-from counterveil.service import ledger as ledgers
-from counterveil.service import locks
-from counterveil.service.ledger import MOST_SERVED, Ledger, backup
+from counterveil.errors import Refused
+from counterveil.service.ledger import (
+    GRACE,
+    MOST_ATTEMPTS,
+    MOST_SERVED,
+    AnyLedger,
+    Entry,
+    Key,
+    Ledger,
+    MemoryLedger,
+    Standing,
+    State,
+)
+from ledgers import LATER, A, B, Clock, code, spend
 
-A, B = b"a" * 32, b"b" * 32
-LATER = 2**40
-
-
-class Clock:
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
+PAIR = (1, 2)
 
 
-def code(ledger: Ledger, *arguments: Any) -> str:
+class Books:
+    """Makes ledgers of one kind, with one clock."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.clock, self.path = Clock(1000), path
+        self._kept = MemoryLedger(clock=self.clock)
+
+    def open(self) -> AnyLedger:
+        """Return the ledger: the file's, opened anew, or the one in memory."""
+        if self.path is None:
+            return self._kept
+        return Ledger(self.path, 1, new=not self.path.exists(), clock=self.clock)
+
+
+@pytest.fixture(params=["file", "memory"])
+def books(request: pytest.FixtureRequest, tmp_path: Path) -> Books:
+    return Books(tmp_path / "l" if request.param == "file" else None)
+
+
+@pytest.fixture
+def ledger(books: Books) -> Iterator[AnyLedger]:
+    ledger = books.open()
+    yield ledger
+    ledger.close()
+
+
+def again(books: Books, ledger: AnyLedger) -> AnyLedger:
+    """Stop and start, where a ledger outlives that."""
+    if books.path:
+        ledger.close()
+    return books.open()
+
+
+def outcome(ledger: AnyLedger, entry: Entry) -> str:
+    """Return the state that an entry led to, or why it was refused."""
     try:
-        ledger.spend(*arguments)
+        standing = ledger.perform(entry)
     except Refused as error:
         return error.code
-    return "ok"
+    assert standing.state == entry.state == ledger.state(entry.key)
+    return standing.state
 
 
-def copy(source: Path, target: Path) -> Path:
-    """Copy one file as an administrator would: in this process it would break SQLite's locks."""
-    subprocess.run(["cp", source, target], check=True)  # noqa: S607
-    return target
+def attempts(
+    ledger: AnyLedger, ticket: bytes = b"id", run: tuple[int, ...] = PAIR, expires: int = LATER
+) -> Callable[..., str]:
+    """Return what performs an attempt of one ticket: its number, the state, whatever else is in the entry."""
+
+    def attempt(number: int, state: State, proof: bytes = A, **more: object) -> str:
+        entry = Entry(Key(ticket, run, more.pop("request", 0), number), state, proof, expires, **more)  # type: ignore[arg-type]
+        return outcome(ledger, entry)
+
+    return attempt
 
 
-@contextmanager
-def process(
-    path: Path, key_id: bytes, *entered: bytes, new: bool = False, request: int = 0
-) -> Iterator[subprocess.Popen[str]]:
-    """Run another process that opens the ledger of server 1, enters tickets, says "ok" or why not, and stays."""
-    script = f"""
-import sys
-from counterveil.errors import InvalidLedger
-from counterveil.ledger import Ledger
-try:
-    ledger = Ledger({str(path)!r}, 1, key_id={key_id!r}, new={new!r})
-    for ticket in {entered!r}:
-        ledger.spend(ticket, {request}, {A!r}, {LATER})
-    print("ok", flush=True)
-except InvalidLedger as error:
-    print(error, flush=True)
-sys.stdin.read()
-ledger.close()
-"""
-    started = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with started:
-        try:
-            yield started
-        finally:
-            started.kill()
-
-
-def said(started: subprocess.Popen[str]) -> str:
-    assert started.stdout
-    return started.stdout.readline().strip()
-
-
-def test_the_same_bytes_may_come_again_and_others_may_not(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l", 1, new=True)
-    assert code(ledger, b"id", 0, A, LATER) == "ok"
-    assert code(ledger, b"id", 0, A, LATER) == "ok"
-    assert code(ledger, b"id", 0, B, LATER) == "ticket_used"
-    assert code(ledger, b"id", 1, B, LATER) == "ok"  # another request of the same ticket
-    assert code(ledger, b"di", 0, B, LATER) == "ok"
+def test_the_same_bytes_may_come_again_and_others_may_not(books: Books, ledger: AnyLedger) -> None:
+    assert spend(ledger, b"id") == Standing(True, "spent", b"")
+    assert spend(ledger, b"id") == Standing(False, "spent", b"")
+    assert code(ledger, b"id", 0, B) == "ticket_used"
+    assert code(ledger, b"id", 1, B) == "ok"  # another request of the same ticket
+    assert code(ledger, b"di", 0, B) == "ok"
     assert ledger.questions() == 2
+    ledger = again(books, ledger)
+    assert code(ledger, b"id", 0, B) == "ticket_used"
+    assert (ledger.count(), ledger.questions()) == (3, 2)
+    assert ledger.counts() == {"spent": 3, "running": 0, "held": 0, "given up": 0}
     ledger.close()
-    again = Ledger(tmp_path / "l", 1)
-    assert code(again, b"id", 0, B, LATER) == "ticket_used"
-    assert (again.count(), again.questions()) == (3, 2)
-    again.close()
 
 
-def test_a_purge_forgets_and_never_forgives(tmp_path: Path) -> None:
-    clock = Clock(1000)
-    ledger = Ledger(tmp_path / "l", 1, new=True, clock=clock)
+def test_a_request_is_served_so_often_and_no_more(books: Books, ledger: AnyLedger) -> None:
+    assert [code(ledger, b"id", 0, A) for _ in range(40)] == ["ok"] * 40
+    ledger = again(books, ledger)  # it does not start again at zero
+    assert [code(ledger, b"id", 0, A) for _ in range(25)] == ["ok"] * (MOST_SERVED - 40) + ["too_often"]
+    with pytest.raises(Refused, match="this request was sent again too often"):
+        spend(ledger, b"id")
+    assert code(ledger, b"id", 0, B) == "ticket_used"
+    assert code(ledger, b"id", 1, A) == "ok"  # counted by itself
+    if isinstance(ledger, Ledger):
+        assert ledger._run("SELECT request, served FROM spent ORDER BY request") == [(0, MOST_SERVED), (1, 1)]
+    assert ledger.questions() == 1
+    ledger.close()
+
+
+def test_a_purge_forgets_and_never_forgives(books: Books, ledger: AnyLedger) -> None:
     for i in range(100):
         assert code(ledger, b"%d" % i, 0, A, 1100 + i) == "ok"
-    clock.now = 1150
+    books.clock.now = 1150
     ledger.purge()
     assert ledger.count() == 49  # those that expire at 1151 and later
     assert code(ledger, b"new", 0, A, 1150) == "ticket_expired"
-    clock.now = 10  # the clock goes back: the watermark does not
+    books.clock.now = 10  # the clock goes back: the watermark does not
     ledger.purge()
     assert code(ledger, b"0", 0, B, 1100) == "ticket_expired"
     assert code(ledger, b"new", 0, A, 1150) == "ticket_expired"
     assert code(ledger, b"new", 0, A, 1151) == "ok"
     with pytest.raises(Refused, match="the clock is behind"):
         ledger.check()
+    ledger = again(books, ledger)
+    assert code(ledger, b"0", 0, B, 1120) == "ticket_expired"
     ledger.close()
-    again = Ledger(tmp_path / "l", 1, clock=clock)
-    assert code(again, b"0", 0, B, 1120) == "ticket_expired"
-    again.close()
 
 
-def test_its_size_is_bounded_by_what_is_unexpired(tmp_path: Path) -> None:
-    clock = Clock(1000)
-    ledger = Ledger(tmp_path / "l", 1, new=True, clock=clock)
+def test_its_size_is_bounded_by_what_is_unexpired(books: Books, ledger: AnyLedger) -> None:
     for i in range(2000):
-        clock.now += 1  # one ticket a second, each good for 100
-        assert code(ledger, b"%d" % i, 0, A, int(clock.now) + 100) == "ok"
+        books.clock.now += 1  # one ticket a second, each good for 100
+        assert code(ledger, b"%d" % i, 0, A, int(books.clock.now) + 100) == "ok"
     assert ledger.count() <= 100 + 61  # and those of the minute between purges
-    ledger.close()
 
 
-def _race(path: Path, which: int, results: Any) -> None:
-    ledger = Ledger(path, 1)
-    results.put([code(ledger, b"%d" % i, 0, bytes([which]) * 32, LATER) for i in range(200)])
+def test_records_are_for_whoever_asked_and_come_after_the_question(ledger: AnyLedger) -> None:
+    assert code(ledger, b"id", 1, A, LATER, b"h") == "question_first"
+    assert code(ledger, b"id", 0, A, LATER, b"h") == "ok"
+    assert code(ledger, b"id", 1, B, LATER, b"other") == "ticket_used"
+    assert code(ledger, b"id", 1, B, LATER, b"h") == "ok"
+    attempt = attempts(ledger, b"joint")
+    assert attempt(0, "running", holder=b"h") == "running"
+    assert attempt(0, "running", request=1, holder=b"h") == "question_first"  # not answered yet
+    assert attempt(0, "held") == "held"
+    assert attempt(0, "running", request=1, holder=b"other") == "ticket_used"
+    assert attempt(0, "running", request=1, holder=b"h") == "running"
 
 
-def test_processes_race_and_one_wins(tmp_path: Path) -> None:
-    Ledger(tmp_path / "l", 1, new=True).close()
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    racers = [context.Process(target=_race, args=(tmp_path / "l", n, results)) for n in range(3)]
+def test_threads_race_and_one_wins(ledger: AnyLedger) -> None:
+    outcomes: list[list[str]] = []
+
+    def race(which: int) -> None:
+        proof = bytes([which]) * 32
+        spent = [code(ledger, b"%d" % i, 0, proof) for i in range(50)]
+        outcomes.append(spent + [attempts(ledger, b"joint %d" % i)(0, "running", proof) for i in range(50)])
+
+    racers = [threading.Thread(target=race, args=(n,)) for n in range(4)]
     for racer in racers:
         racer.start()
-    outcomes = [results.get(timeout=120) for _ in racers]
     for racer in racers:
         racer.join()
-    for each in zip(*outcomes, strict=True):
-        assert sorted(each) == ["ok", "ticket_used", "ticket_used"]
+    results = [sorted(each) for each in zip(*outcomes, strict=True)]
+    assert results == [["ok", *["ticket_used"] * 3]] * 50 + [["running", *["ticket_used"] * 3]] * 50
+    assert ledger.questions() == 100
 
 
-def test_ledgers_are_missing_foreign_or_broken(tmp_path: Path) -> None:
-    with pytest.raises(InvalidLedger, match="got no ledger"):
-        Ledger(tmp_path / "l", 1)
-    Ledger(tmp_path / "l", 1, new=True).close()
-    assert (tmp_path / "l").stat().st_mode & 0o077 == 0
-    with pytest.raises(InvalidLedger, match="there already"):
-        Ledger(tmp_path / "l", 1, new=True)
-    with pytest.raises(InvalidLedger, match="got the ledger of server 1, expected that of server 2"):
-        Ledger(tmp_path / "l", 2)
-    (tmp_path / "junk").write_bytes(b"junk" * 1000)
-    with pytest.raises(InvalidLedger, match="not a database"):
-        Ledger(tmp_path / "junk", 1)
-    sqlite3.connect(tmp_path / "empty").close()
-    (tmp_path / "empty").touch()
-    with pytest.raises(InvalidLedger, match="no such table"):
-        Ledger(tmp_path / "empty", 1)
-    Ledger(tmp_path / "empty", 1, new=True).close()  # killed before it was made: nothing was in it
-    with pytest.raises(InvalidLedger, match="No such file"):
-        Ledger(tmp_path / "no" / "folder", 1, new=True)
-    with pytest.raises(WrongType, match="got 3 bytes, expected 16"):
-        Ledger(tmp_path / "l", 1, key_id=b"abc")
-
-
-def test_a_ledger_of_the_first_format_is_refused(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "l")) as old:
-        old.execute("CREATE TABLE about (format INTEGER, server INTEGER, watermark INTEGER, questions INTEGER)")
-        old.execute("INSERT INTO about VALUES (1, 1, 0, 0)")
-        old.commit()
-    for use in (lambda: Ledger(tmp_path / "l", 1), lambda: backup(tmp_path / "l", tmp_path / "copy")):
-        with pytest.raises(
-            InvalidLedger, match=r"older format, expected .* another path, made with --new-ledger: .* old"
-        ):
-            use()
-    assert not (tmp_path / "copy").exists()
-
-
-def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l", 1, new=True)
-    ledger._run("PRAGMA query_only = ON")  # reads work, writes fail
-    assert code(ledger, b"id", 0, A, LATER) == "not_ready"
-    with pytest.raises(Refused, match="cannot be written"):
-        ledger.check()
-    ledger._run("PRAGMA query_only = OFF")
-    assert code(ledger, b"id", 0, A, LATER) == "ok"
-    ledger._run("PRAGMA wal_checkpoint(TRUNCATE)")
-    ledger.check()
-    assert (tmp_path / "l-wal").stat().st_size > 0  # it did write: SQLite leaves out what changes nothing
-    ledger.close()
-    assert code(ledger, b"id", 0, A, LATER) == "not_ready"
-
-
-def test_tickets_are_not_kept_in_clear(tmp_path: Path) -> None:
-    ledger, ticket = Ledger(tmp_path / "l", 1, new=True), new_id()
-    ledger.spend(ticket, 0, A, LATER)
-    assert ledger._run("SELECT ticket FROM spent") == [(hashlib.sha256(ticket).digest(),)]
-    assert not any(ticket in file.read_bytes() for file in tmp_path.iterdir())
-    assert any(hashlib.sha256(ticket).digest() in file.read_bytes() for file in tmp_path.iterdir())  # we did look
-    ledger.close()
-
-
-def test_a_request_is_served_so_often_and_no_more(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l", 1, new=True)
-    assert [code(ledger, b"id", 0, A, LATER) for _ in range(40)] == ["ok"] * 40
-    ledger.close()
-    ledger = Ledger(tmp_path / "l", 1)  # it does not start again at zero
-    assert [code(ledger, b"id", 0, A, LATER) for _ in range(25)] == ["ok"] * (MOST_SERVED - 40) + ["too_often"]
-    with pytest.raises(Refused, match="this request was sent again too often"):
-        ledger.spend(b"id", 0, A, LATER)
-    assert code(ledger, b"id", 0, B, LATER) == "ticket_used"
-    assert code(ledger, b"id", 1, A, LATER) == "ok"  # counted by itself
-    assert ledger._run("SELECT request, served FROM spent ORDER BY request") == [(0, MOST_SERVED), (1, 1)]
+def test_an_attempt_begins_once_and_after_the_one_before_was_given_up(books: Books, ledger: AnyLedger) -> None:
+    attempt = attempts(ledger)
+    assert attempt(1, "running") == "attempt_first"
+    assert attempt(0, "running") == "running"
+    assert attempt(0, "running") == "ticket_used"  # the same bytes too: nothing is run twice
+    assert attempt(1, "running") == "attempt_first"
+    assert attempt(0, "given up") == attempt(0, "given up") == "given up"
+    ledger = again(books, ledger)
+    attempt = attempts(ledger)
+    assert attempt(0, "running") == attempt(0, "held") == "attempt_over"
+    for number in range(1, MOST_ATTEMPTS):
+        assert attempt(number + 1, "running") in ("attempt_first", "too_often")
+        assert attempt(number, "running") == "running"
+        assert attempt(number, "given up") == "given up"
+    assert attempt(MOST_ATTEMPTS, "running") == attempt(MOST_ATTEMPTS, "given up") == "too_often"
+    assert attempt(-1, "given up") == "too_often"
+    assert ledger.counts() == {"spent": 0, "running": 0, "held": 0, "given up": MOST_ATTEMPTS}
     assert ledger.questions() == 1
     ledger.close()
 
 
-@pytest.mark.parametrize("how", ["moved", "deleted", "replaced", "written over"])
-def test_a_ledger_that_is_no_longer_there_answers_nothing(tmp_path: Path, how: str) -> None:
-    path = tmp_path / "l"
-    ledger = Ledger(path, 1, new=True)
-    ledger.spend(b"before", 0, A, LATER)
-    ledger.check()
-    if how == "moved":
-        path.rename(tmp_path / "elsewhere")
-    elif how == "deleted":
-        path.unlink()
-    elif how == "replaced":
-        copy(path, tmp_path / "copy").replace(path)
-    else:
-        ledger._run("PRAGMA wal_checkpoint(TRUNCATE)")
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("UPDATE about SET instance = ?", (new_id(),))
-            other.commit()
-    uses: list[Callable[[], None]] = [lambda: ledger.spend(b"after", 0, A, LATER), ledger.check]
-    for use in uses:
-        with pytest.raises(Refused, match="the ledger's file was moved or replaced") as refused:
-            use()
-        assert refused.value.code == "not_ready"
-    assert ledger._run("SELECT count(*) FROM spent") == [(1,)]
-    if how in ("moved", "deleted"):
-        with pytest.raises(sqlite3.OperationalError):
-            ledger.count()
-        assert not path.exists()  # nor did a look at it make a new one
+def test_a_reply_is_held_and_collected_by_whoever_asked(books: Books, ledger: AnyLedger) -> None:
+    attempt, held = attempts(ledger), Entry(Key(b"id", PAIR), "held", A, LATER)
+    assert attempt(0, "held", reply=b"record") == "attempt_over"  # it never began
+    assert attempt(0, "running") == "running"
+    assert attempt(0, "held", B, reply=b"record") == "ticket_used"
+    assert ledger.perform(held._replace(reply=b"record")) == Standing(True, "held", b"record")
+    assert ledger.perform(held._replace(reply=b"other")) == Standing(False, "held", b"record")
+    ledger = again(books, ledger)
+    attempt = attempts(ledger)
+    for _ in range(MOST_SERVED + 1):
+        assert ledger.perform(held) == Standing(False, "held", b"record")
+    assert attempt(0, "held", B) == "ticket_used"
+    assert attempt(0, "running") == attempt(0, "spent") == "ticket_used"
     ledger.close()
 
 
-def test_every_ledger_has_an_id_and_knows_its_keys(tmp_path: Path) -> None:
-    one, two = new_id(), new_id()
-    with closing(Ledger(tmp_path / "l", 1, key_id=one, new=True)) as ledger:
-        instance = ledger.instance
-        assert len(instance) == 16
-    for key in (two, one, b""):
-        with closing(Ledger(tmp_path / "l", 1, key_id=key)) as ledger:
-            assert ledger.instance == instance
-    with closing(Ledger(tmp_path / "l", 1)) as ledger:
-        assert sorted(ledger._run("SELECT id, refused FROM keys")) == sorted([(one, 0), (two, 0)])
-    with closing(Ledger(tmp_path / "other", 1, new=True)) as other:
-        assert other.instance != instance
+def test_what_is_held_is_given_up_only_after_the_peer_gave_it_up(ledger: AnyLedger) -> None:
+    attempt = attempts(ledger)
+    assert attempt(0, "running") == "running"
+    assert attempt(0, "held", reply=b"record") == "held"
+    for peer in (None, *(state for state in get_args(State) if state != "given up")):
+        assert attempt(0, "given up", peer=peer) == "attempt_held"
+    assert attempt(1, "running") == "attempt_first"
+    assert attempt(0, "given up", b"", peer="given up") == "given up"
+    assert attempt(0, "held") == "attempt_over"
+    assert ledger.perform(Entry(Key(b"id", PAIR), "given up", b"", LATER)).reply == b""  # it is not kept
+    assert attempt(1, "running") == "running"
 
 
-def test_a_copy_made_after_a_clean_stop_holds_everything(tmp_path: Path) -> None:
-    ledger, other = Ledger(tmp_path / "l", 1, new=True), Ledger(tmp_path / "l", 1)
-    for i in range(50):
-        ledger.spend(b"%d" % i, 0, A, LATER)
-    ledger.close()  # the other still has it open, so SQLite itself would leave the log as it is
-    copied = Ledger(copy(tmp_path / "l", tmp_path / "copy"), 1)
-    assert copied.count() == 50
-    copied.close()
-    other.close()
-    other.close()
-    assert not (tmp_path / "l-wal").exists()
+def test_what_never_began_may_be_given_up(ledger: AnyLedger) -> None:
+    attempt = attempts(ledger)
+    assert attempt(0, "given up", b"") == "given up"
+    assert ledger.questions() == 0
+    assert attempt(0, "running") == "attempt_over"
+    assert attempt(1, "running") == "running"
+    assert attempt(1, "held") == "held"
+    assert ledger.questions() == 1
+    assert attempt(5, "given up", b"") == "given up"
+    assert attempt(6, "running") == "attempt_first"  # one is held: nothing begins after it
+    assert ledger.state(Key(b"id", PAIR, 0, 6)) is None
 
 
-def test_closing_does_not_wait_for_long_nor_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledgers, "_LAST_WAIT", 0.1)
-    monkeypatch.setattr(ledgers, "_PATIENCE", 10**6)
-    ledger = Ledger(tmp_path / "l", 1, new=True)
-    ledger.spend(b"id", 0, A, LATER)
-    with closing(sqlite3.connect(tmp_path / "l", isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        ledger.close()
-        other.execute("ROLLBACK")
-    with closing(Ledger(tmp_path / "l", 1)) as again:
-        assert code(again, b"id", 0, B, LATER) == "ticket_used"
+def test_an_attempt_that_began_in_time_may_end_within_the_grace(books: Books, ledger: AnyLedger) -> None:
+    attempt = attempts(ledger, expires=1100)
+    other = attempts(ledger, b"other", expires=1100)
+    assert attempt(0, "running") == other(0, "running") == "running"
+    books.clock.now = 1100
+    ledger.purge()
+    assert other(0, "given up") == "given up"
+    assert other(1, "running") == "ticket_expired"
+    assert attempts(ledger, b"third", expires=1100)(0, "given up") == "given up"
+    assert attempt(0, "held", reply=b"record") == "held"
+    books.clock.now = 1099 + GRACE
+    ledger.purge()
+    assert attempt(0, "held") == "held"
+    assert ledger.count() == 3
+    books.clock.now = 1100 + GRACE
+    assert attempt(0, "held") == "ticket_expired"
+    ledger.purge()
+    assert ledger.count() == 0
+    books.clock.now = 1000  # whatever the clock says
+    for state in get_args(State):
+        assert attempt(0, state) == "ticket_expired"
 
 
-def test_a_backup_of_a_ledger_in_use(tmp_path: Path) -> None:
-    key, target = new_id(), tmp_path / "copy"
-    with closing(Ledger(tmp_path / "l", 1, key_id=key, new=True)) as ledger:
-        for i in range(50):
-            ledger.spend(b"%d" % i, 0, A, LATER)
-        ledger.spend(b"0", 0, A, LATER)
-        assert backup(tmp_path / "l", target) == 50
-        assert code(ledger, b"since", 0, A, LATER) == "ok"
-        with pytest.raises(InvalidLedger, match="got a file there already, expected a new one"):
-            backup(tmp_path / "l", target)
-        instance = ledger.instance
-    assert target.stat().st_mode & 0o777 == 0o600
-    assert {file.name for file in tmp_path.iterdir()} == {"l", "copy"}
-    with pytest.raises(
-        InvalidLedger, match=r"a backup taken under this common key, expected a new common key: tickets"
-    ):
-        Ledger(target, 1, key_id=key)
-    with closing(Ledger(target, 1, key_id=new_id())) as restored:
-        assert restored.instance != instance
-        assert (restored.count(), restored.questions()) == (50, 50)
-        assert code(restored, b"0", 0, B, LATER) == "ticket_used"
-        assert restored._run("SELECT max(served) FROM spent") == [(2,)]
-    with closing(Ledger(tmp_path / "l", 1, key_id=key)) as ledger:  # the ledger itself goes on
-        assert ledger.instance == instance
-    with pytest.raises(InvalidLedger, match="got no ledger"):
-        backup(tmp_path / "none", tmp_path / "copy2")
-    with pytest.raises(InvalidLedger, match="copy2: got No such file"):
-        backup(tmp_path / "l", tmp_path / "no" / "copy2")
+def test_a_ticket_is_for_servers_that_talk_or_for_servers_that_do_not(ledger: AnyLedger) -> None:
+    assert code(ledger, b"one", 0, A) == "ok"
+    assert attempts(ledger, b"one")(0, "running") == attempts(ledger, b"one")(0, "given up") == "ticket_used"
+    assert attempts(ledger, b"two")(0, "given up") == "given up"
+    assert code(ledger, b"two", 0, A) == "ticket_used"
+    for run in (PAIR, (1, 3)):  # several pairs may work on one ticket
+        assert attempts(ledger, b"three", run)(0, "running") == "running"
+    assert attempts(ledger, b"three", (1, 3))(0, "held") == "held"
+    assert attempts(ledger, b"three")(0, "given up") == "given up"
+    assert ledger.questions() == 2
+    for ticket, servers in ((b"four", ()), (b"five", PAIR)):
+        assert attempts(ledger, ticket, servers)(0, "spent") == "spent"
+        assert attempts(ledger, ticket, servers)(0, "given up") == "ticket_used"
 
 
-def test_a_backup_keeps_the_watermark(tmp_path: Path) -> None:
-    with closing(Ledger(tmp_path / "l", 1, new=True, clock=Clock(5000))):
-        backup(tmp_path / "l", tmp_path / "copy")
-    with closing(Ledger(tmp_path / "copy", 1, clock=Clock(10))) as restored:
-        assert code(restored, b"id", 0, A, 5000) == "ticket_expired"
+def test_a_closed_ledger_enters_nothing(ledger: AnyLedger) -> None:
+    ledger.check()
+    ledger.close()
+    assert code(ledger, b"id", 0, A) == "not_ready"
+    uses: list[Callable[[], object]] = [ledger.check, lambda: ledger.state(Key(b"id"))]
+    for use in uses:
+        with pytest.raises(Refused, match="the ledger cannot be written"):
+            use()
+    assert len(ledger.instance) == 16
 
 
-def test_a_backup_restored_over_a_ledger_whose_server_was_killed(tmp_path: Path) -> None:
-    """The log that the killed server left is not the backup's: SQLite alone would mix them, and undo the refusal."""
-    key, path = new_id(), tmp_path / "l"
-    with process(path, key, b"1", b"2", new=True) as server:
-        assert said(server) == "ok"
-        backup(path, tmp_path / "copy")
-        server.kill()
-    assert (tmp_path / "l-wal").stat().st_size > 0
-    copy(tmp_path / "copy", path)
-    for each in (key, new_id()):
-        with pytest.raises(InvalidLedger, match="the write-ahead log of another ledger beside it, expected a backup"):
-            Ledger(path, 1, key_id=each)
-    path.unlink()
-    copy(tmp_path / "copy", path)
-    with closing(Ledger(path, 1, key_id=new_id())) as restored:
-        assert restored.count() == 2
-
-
-def test_the_command_that_makes_a_backup(tmp_path: Path) -> None:
-    with closing(Ledger(tmp_path / "l", 1, new=True)) as ledger:
-        ledger.spend(b"id", 0, A, LATER)
-        found = CliRunner().invoke(cli_ledger.ledger, ["backup", str(tmp_path / "l"), "-o", str(tmp_path / "copy")])
-    assert found.exit_code == 0, found.output
-    assert found.output == (
-        f"{tmp_path / 'copy'}: a backup of 1 requests. To restore it, give all servers a new common key first: "
-        "it refuses the ones it knows.\n"
-    )
-    with closing(Ledger(tmp_path / "copy", 1)) as restored:
-        assert restored.count() == 1
-
-
-def test_one_ledger_at_a_time_for_a_server_and_a_key(tmp_path: Path) -> None:
-    key, path = new_id(), tmp_path / "l"
-    Ledger(path, 1, key_id=key, new=True).close()
-    copied = copy(path, tmp_path / "copied")
-    with process(path, key) as first:
-        assert said(first) == "ok"
-        with pytest.raises(InvalidLedger, match=f"got another ledger than the one in use, {path}, expected one ledger"):
-            Ledger(tmp_path / "other", 1, key_id=key, new=True)
-        with pytest.raises(InvalidLedger, match=f"got a copy of a ledger in use, {path}, expected one ledger"):
-            Ledger(copied, 1, key_id=key)
-        with process(path, key) as second, closing(Ledger(path, 1, key_id=key)), closing(Ledger(path, 1, key_id=key)):
-            assert said(second) == "ok"
-            first.kill()
-            first.wait()
-            with pytest.raises(InvalidLedger, match="in use"):  # by those that are left
-                Ledger(copied, 1, key_id=key)
-            second.kill()
-            second.wait()
-            with pytest.raises(InvalidLedger, match="in use"):
-                Ledger(copied, 1, key_id=key)
-    with closing(Ledger(tmp_path / "two", 2, key_id=key, new=True)):  # another server's
-        Ledger(copied, 1, key_id=key).close()  # nobody holds it: it was killed
-        Ledger(tmp_path / "other", 1, key_id=key, new=True).close()  # nor was it made when it was refused
-    with closing(Ledger(path, 1)), closing(Ledger(copied, 1)):
-        pass  # no key, no lock
-    closed = Ledger(path, 1, key_id=key)
-    closed.close()
-    with closing(Ledger(copied, 1, key_id=key)):
-        assert code(closed, b"id", 0, A, LATER) == "not_ready"
-
-
-def test_a_ledger_put_in_the_place_of_one_in_use_is_left_alone(tmp_path: Path) -> None:
-    """To open it, SQLite would read the other's log, and throw it away."""
-    key, path = new_id(), tmp_path / "l"
-    with process(path, key, b"1", b"2", new=True) as server:
-        assert said(server) == "ok"
-        path.rename(tmp_path / "moved")
-        log = (tmp_path / "l-wal").read_bytes()
-        with pytest.raises(InvalidLedger, match="got another file, which was there before and is in use"):
-            Ledger(path, 1, key_id=key, new=True)
-        assert (tmp_path / "l-wal").read_bytes() == log
-        server.communicate()  # it stops as usual
-    with closing(Ledger(tmp_path / "moved", 1, key_id=key)) as moved:
-        assert moved.count() == 2
-
-
-def test_of_ledgers_that_race_for_a_server_one_wins(tmp_path: Path) -> None:
-    key = new_id()
-    racers = [process(tmp_path / f"l{i}", key, new=True) for i in range(6)]
-    started = [racer.__enter__() for racer in racers]
-    try:
-        outcomes = [said(each) for each in started]
-    finally:
-        for racer in racers:
-            racer.__exit__(None, None, None)
-    assert outcomes.count("ok") == 1, outcomes
-    assert sum("another ledger than the one in use" in each for each in outcomes) == 5, outcomes
-
-
-def test_processes_that_race_to_open_one_ledger_all_get_it(tmp_path: Path) -> None:
-    key = new_id()
-    Ledger(tmp_path / "l", 1, key_id=key, new=True).close()
-    racers = [process(tmp_path / "l", key) for _ in range(6)]
-    started = [racer.__enter__() for racer in racers]
-    try:
-        assert [said(each) for each in started] == ["ok"] * 6
-    finally:
-        for racer in racers:
-            racer.__exit__(None, None, None)
-
-
-def test_whoever_lost_the_lock_while_sharing_it_is_refused(tmp_path: Path) -> None:
-    """Flock may let go of a lock when it is made a shared one: another ledger then writes its own name."""
-    key, path = new_id(), tmp_path / "l"
-    Ledger(path, 1, new=True).close()
-    guard = locks.Lock(key, 1, path, locks.place_of(path))
-    fcntl.flock(guard._file, fcntl.LOCK_UN)
-    with process(tmp_path / "other", key, new=True) as other:
-        assert said(other) == "ok"
-        guard.alone = False  # it had written already
-        with pytest.raises(InvalidLedger, match="another ledger than the one in use"):
-            guard.share(new_id())
-    guard.release()
-
-
-@pytest.mark.parametrize("how", ["link", "open", "file", "owner"])
-def test_the_folder_of_locks_is_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # no /dev/shm
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    folder = tmp_path / f"counterveil-{os.getuid()}"
-    Ledger(tmp_path / "l", 1, key_id=new_id(), new=True).close()
-    assert folder.stat().st_mode & 0o777 == 0o700
-    (lock,) = folder.iterdir()
-    assert lock.stat().st_mode & 0o777 == 0o600
-    if how == "open":
-        folder.chmod(0o770)
-    elif how == "owner":
-        monkeypatch.setattr(os, "getuid", lambda: -1)  # so the folder is made by another
-    elif how == "link":
-        folder.rename(tmp_path / "elsewhere")
-        folder.symlink_to(tmp_path / "elsewhere")
-    else:
-        shutil.rmtree(folder)
-        folder.touch()
-    with pytest.raises(InvalidLedger, match=r"expected one of our own, of mode 0700|got File exists"):
-        Ledger(tmp_path / "l", 1, key_id=new_id())
-
-
-_FULL = """
-import resource, sqlite3, sys
-from contextlib import closing
-from pathlib import Path
-from counterveil.errors import Refused
-from counterveil.ledger import Ledger
-
-folder, real = Path(sys.argv[1]), sys.argv[2] == "disk"
-
-def outcome(use, *arguments):
-    try:
-        use(*arguments)
-    except Refused as error:
-        return f"{error.code}: {error}"
-    return "ok"
-
-ledger = Ledger(folder / "l", 1, new=True)
-for i in range(3):
-    ledger.spend(b"%d" % i, 0, b"a" * 32, 2**40)
-assert outcome(ledger.check) == "ok"
-with closing(sqlite3.connect(folder / "l")) as other:
-    other.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()  # the log keeps its size: there is room in it
-room = (folder / "l-wal").stat().st_size
-assert 1 << 14 < room < 1 << 16, room
-if real:
-    with (folder / "filler").open("wb", buffering=0) as filler:
-        try:
-            while filler.write(bytes(512)):
-                pass
-        except OSError:
-            pass
-else:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-ledger._run("UPDATE about SET watermark = watermark")  # as the check once was: notices nothing
-print(outcome(ledger.check))
-spent = []
-while not spent or spent[-1] == "ok":
-    spent.append(outcome(ledger.spend, b"full %d" % len(spent), 0, b"a" * 32, 2**40))
-print(spent[-1])
-print(len(spent) < 20)
-if real:
-    (folder / "filler").unlink()
-else:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(outcome(ledger.check))
-print(ledger.count() == 3 + len(spent) - 1)
-print(outcome(ledger.spend, b"full %d" % (len(spent) - 1), 0, b"b" * 32, 2**40))  # it was not entered
-print(sorted(file.name for file in folder.iterdir()))
-"""
-
-
-@pytest.mark.parametrize("kind", ["disk", "limit"])
-def test_a_full_disk(tmp_path: Path, kind: str) -> None:
-    """On a real full disk, where one can be mounted; else, and in any case, on files that may not grow."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)]
-    inside = ["unshare", "--map-root-user", "--mount"]  # so it goes with the process
-    if kind == "disk":
-        with_mount = bool(shutil.which("unshare")) and subprocess.run([*inside, *mount], check=False).returncode == 0
-        kind = "disk" if with_mount else "limit"
-    command = [sys.executable, "-c", _FULL, str(tmp_path), kind]
-    if kind == "disk":
-        command = [*inside, "sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh", *command]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    refused = "not_ready: the ledger cannot be written"
-    expected = [refused, refused, "True", "ok", "True", "ok", "['l', 'l-shm', 'l-wal']"]
-    assert found.stdout.splitlines() == expected, found.stderr
-
-
-def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
-    with process(tmp_path / "l", new_id(), b"1", b"2", new=True) as server:
-        assert said(server) == "ok"
-        server.send_signal(signal.SIGKILL)
-    with closing(Ledger(tmp_path / "l", 1)) as ledger:
-        assert code(ledger, b"2", 0, B, LATER) == "ticket_used"
-        assert ledger.count() == 2
-
-
-def test_a_copy_of_a_ledger_in_use_is_refused_without_its_log(tmp_path: Path) -> None:
-    """After a kill, or a copy while it runs: the file alone lacks the latest entries."""
-    key, path = new_id(), tmp_path / "l"
-    with process(path, key, b"1", new=True) as server:
-        assert said(server) == "ok"
-        alone = copy(path, tmp_path / "alone")
-        server.kill()
-        server.wait()
-    path.rename(tmp_path / "moved")
-    for lone in (alone, tmp_path / "moved"):
-        with pytest.raises(InvalidLedger, match="without the log beside it"):
-            Ledger(lone, 1, key_id=key)
-    (tmp_path / "l-wal").rename(tmp_path / "moved-wal")
-    with closing(Ledger(tmp_path / "moved", 1, key_id=key)) as both:
-        assert code(both, b"1", 0, B, LATER) == "ticket_used"
-    with closing(Ledger(tmp_path / "moved", 1, key_id=key)):  # closed cleanly: the file alone is enough
-        pass
-
-
-def test_one_file_has_one_path(tmp_path: Path) -> None:
-    """SQLite's log goes by the path: under two names one file would be two ledgers."""
-    key, path = new_id(), tmp_path / "l"
-    with closing(Ledger(path, 1, key_id=key, new=True)):
-        (tmp_path / "link").symlink_to(path)
-        with closing(Ledger(tmp_path / "link", 1, key_id=key)) as same:  # the same file, at its own path
-            assert same.path == path
-        (tmp_path / "hard").hardlink_to(path)
-        with pytest.raises(InvalidLedger, match="a file with several names"):
-            Ledger(tmp_path / "hard", 1, key_id=key)
-        (tmp_path / "hard").unlink()
-        path.rename(tmp_path / "moved")
-        with pytest.raises(InvalidLedger, match="in use"):
-            Ledger(tmp_path / "moved", 1, key_id=key)
-
-
-def test_a_server_has_one_ledger_whatever_its_common_key(tmp_path: Path) -> None:
-    owner = new_key()
-    with (
-        closing(Ledger(tmp_path / "one", 1, key_id=new_id(), owner=owner, new=True)),
-        pytest.raises(InvalidLedger, match="another ledger than the one in use"),
-    ):
-        Ledger(tmp_path / "two", 1, key_id=new_id(), owner=owner, new=True)
-
-
-def test_records_are_for_whoever_asked_and_come_after_the_question(tmp_path: Path) -> None:
-    with closing(Ledger(tmp_path / "l", 1, new=True)) as ledger:
-        assert code(ledger, b"id", 1, A, LATER, b"h") == "question_first"
-        assert code(ledger, b"id", 0, A, LATER, b"h") == "ok"
-        assert code(ledger, b"id", 1, B, LATER, b"other") == "ticket_used"
-        assert code(ledger, b"id", 1, B, LATER, b"h") == "ok"
-
-
-def test_a_common_key_is_bound_to_one_ledger(tmp_path: Path) -> None:
-    """A backup from before, or a new ledger, under a key in use would use its pads twice."""
-    write_keys(tmp_path)
-    key = tmp_path / COMMON
-    bind_common(key, 1, b"a" * 16)
-    bind_common(key, 1, b"a" * 16)
-    bind_common(key, 2, b"b" * 16)
-    with pytest.raises(InvalidKey, match="used with another ledger"):
-        bind_common(key, 1, b"b" * 16)
-    key.write_text("ab" * 32)  # rotated
-    bind_common(key, 1, b"b" * 16)
-    with pytest.raises(InvalidKey, match="used with another ledger"):
-        bind_common(key, 1, b"a" * 16)
+def test_both_kinds_always_say_the_same(tmp_path: Path) -> None:
+    """Entries of all sorts in a random order, with a clock that jumps and restarts in between."""
+    draw, books = random.Random(1), [Books(tmp_path / "l"), Books(None)]
+    ledgers = [each.open() for each in books]
+    seen = set()
+    for _ in range(3000):
+        run, state = draw.choice([(), PAIR, PAIR, (1, 3)]), draw.choice(get_args(State))
+        key = Key(draw.choice([b"1", b"2", b"3", b"4"]), run, draw.choice([0, 0, 0, 1]), draw.choice([0, 0, 1, 2, 16]))
+        proof, holder = draw.choice([A, A, A, B]), draw.choice([b"h", b"h", b"h", b"g"])
+        peer: State | None = draw.choice([None, "held", "given up"])
+        expires = int(books[0].clock.now) + draw.randrange(-2 * GRACE, 4 * GRACE)
+        entry = Entry(key, state, proof, expires, draw.choice([b"x", b"y"]), holder, peer)
+        told = [outcome(each, entry) for each in ledgers]
+        seen.add(told[0])
+        if draw.random() < 0.02:
+            now = books[0].clock.now + draw.randrange(-GRACE, 2 * GRACE)
+            for each in books:
+                each.clock.now = now
+            for ledger in ledgers:
+                ledger.purge()
+        if draw.random() < 0.01:
+            ledgers = [again(each, ledger) for each, ledger in zip(books, ledgers, strict=True)]
+        assert told[0] == told[1], entry
+        assert ledgers[0].counts() == ledgers[1].counts()
+        assert ledgers[0].questions() == ledgers[1].questions()
+    assert seen == {*get_args(State), "ticket_expired", "ticket_used", "question_first", "too_often"} | {
+        "attempt_over",
+        "attempt_first",
+        "attempt_held",
+    }
+    ledgers[0].close()

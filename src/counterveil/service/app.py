@@ -30,7 +30,7 @@ from . import page
 from .connections import Listener
 from .dashboard import Operator
 from .desk import Desk
-from .ledger import Ledger
+from .ledger import AnyLedger
 from .server import SOFTWARE, Server
 
 log = logging.getLogger("counterveil")
@@ -170,7 +170,7 @@ class _Answer(Response):
 class _Readiness:
     """Whether the ledger can be written, looked at once a second at most, whoever asks how often."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: AnyLedger) -> None:
         self._ledger, self._lock = ledger, anyio.Lock()
         self._known, self._until = None, 0.0
 

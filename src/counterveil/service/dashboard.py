@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidKey
+from ..terms.wire import ANSWER_PATH, RECORD_PATH
 from .server import Server
-from .wire import ANSWER_PATH, RECORD_PATH
 
 _MINUTES = 24 * 60
 _LEAST_TOKEN = 16  # characters

@@ -1,4 +1,4 @@
-"""Which tickets were used, and for what: durable before an answer leaves, one ledger for each server's number.
+"""A ledger in an SQLite file: durable before an answer leaves, one file for each server's number.
 
 The ledger is part of the cryptography: two different questions on one ticket would share their pads. A used ticket
 is kept until it expires; then the watermark keeps it used for ever, whatever the clock says. See docs/ledger.md.
@@ -6,9 +6,13 @@ is kept until it expires; then the watermark keeps it used for ever, whatever th
     about:  the format, the server's number, the ledger's instance id, the watermark, how many questions there were,
             how many writes: it changes with every one, so it is in every write-ahead log
     spent:  (SHA-256 of the ticket's id, request) -> SHA-256 of the request's bytes, expiry, how often it was served
+    attempts: all other entries: those of servers that talk to each other, attempt by attempt
     keys:   the ids of the common keys it was opened under, and whether they are refused: those of a backup are
     origin: the instance id again, which never changes. It is in no log. So a log that another file left here is
             noticed, by another id in `about`: SQLite itself would mix the two
+
+Versions that knew no attempts wrote format 2. A file stays at format 2 until its first attempt is entered, so those
+versions can still open it. From then on it is format 3, and they refuse it: they would not know the attempts.
 """
 
 from __future__ import annotations
@@ -22,18 +26,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from ..crypto.randomness import keystream, new_id, new_key
-from ..errors import InvalidLedger, Refused, WrongType
+from ...crypto.randomness import keystream, new_id, new_key
+from ...errors import InvalidLedger, Refused, WrongType
+from .contract import GRACE, PURGE_EVERY, Entry, Key, Row, Standing, State, check_clock, decide, unwritable
 from .locks import AVAILABLE, Lock, place_of
 
-MOST_SERVED = 64  # times that the very same request is answered
 KEY_ID_BYTES = 16
 
-_FORMAT = 2
+_FORMAT, _WITH_ATTEMPTS = 2, 3
 _PATIENCE = 30.0  # seconds that one process waits for another's transaction
-_PURGE_EVERY = 60.0  # seconds
 _LAST_WAIT = 2.0  # seconds that one which closes waits for the others
 _PROBE = 1 << 16  # bytes that a disk must still take
 
@@ -50,16 +53,33 @@ CREATE TABLE spent (
 ) WITHOUT ROWID;
 CREATE INDEX spent_by_expiry ON spent (expires);
 """
-_ENTER = """
-INSERT INTO spent VALUES (?1, ?2, ?3, ?4, 1, ?6) ON CONFLICT (ticket, request)
-DO UPDATE SET served = served + 1 WHERE fingerprint = ?3 AND served < ?5 RETURNING served
+_CREATE_ATTEMPTS = """
+CREATE TABLE IF NOT EXISTS attempts (
+    ticket BLOB NOT NULL, run TEXT NOT NULL, request INTEGER NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL,
+    proof BLOB NOT NULL, expires INTEGER NOT NULL, holder BLOB NOT NULL, reply BLOB NOT NULL, served INTEGER NOT NULL,
+    PRIMARY KEY (ticket, run, request, attempt)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS attempts_by_expiry ON attempts (expires);
 """
+_ROWS = """
+SELECT '', request, 0, 'spent', fingerprint, expires, holder, x'', served FROM spent WHERE ticket = ?1
+UNION ALL
+SELECT run, request, attempt, state, proof, expires, holder, reply, served FROM attempts WHERE ticket = ?1
+"""
+_SPEND = "INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET served = excluded.served"
+_ATTEMPT = "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PURGE_ATTEMPTS = """
+DELETE FROM attempts WHERE expires <= (SELECT watermark FROM about)
+AND (state = 'spent' OR expires <= (SELECT watermark FROM about) - ?)
+"""
+_COUNTS = "SELECT 'spent', count(*) FROM spent UNION ALL SELECT state, count(*) FROM attempts GROUP BY state"
 _COPY = """
 INSERT INTO about SELECT format, server, ?1, watermark, questions, writes, 0 FROM source.about;
 INSERT INTO origin SELECT ?1;
 INSERT INTO keys SELECT id, 1 FROM source.keys;
 INSERT INTO spent SELECT * FROM source.spent
 """
+_COPY_ATTEMPTS = ";INSERT INTO attempts SELECT * FROM source.attempts"
 
 
 class Ledger:
@@ -122,6 +142,8 @@ class Ledger:
             if new:
                 self._create(server)
             self._admit(server, key_id)
+            for statement in _CREATE_ATTEMPTS.split(";"):  # a file of format 2 may not have them
+                self._run(statement)
             for lock in self._locks:
                 lock.refuse_others(self.instance)
             if alone and not log and self._run("SELECT 1 FROM about WHERE in_use"):
@@ -193,37 +215,50 @@ class Ledger:
                     self._run("ROLLBACK")
                 raise
 
-    def spend(self, ticket: bytes, request: int, fingerprint: bytes, expires: int, holder: bytes = b"") -> None:
-        """Enter a request, durably. The same bytes may come again, 64 times in all.
-
-        Other bytes are refused, and so is what expired. `holder` is a hash of the secret that the request shows:
-        records are for whoever asked the question, and come after it.
-        """
+    def perform(self, entry: Entry) -> Standing:
+        """Enter what the table allows, durably, or refuse."""
         try:
-            if self._clock() - self._purged > _PURGE_EVERY:
+            if self._clock() - self._purged > PURGE_EVERY:
                 self.purge()
             with self._transaction():
-                self._enter(hashlib.sha256(ticket).digest(), request, fingerprint, expires, holder)
+                return self._perform(entry)
         except (OSError, sqlite3.Error):
-            raise _unwritable() from None
+            raise unwritable() from None
 
-    def _enter(self, ticket: bytes, request: int, fingerprint: bytes, expires: int, holder: bytes) -> None:
-        if expires <= max(self._watermark(), self._clock()):
-            raise Refused("ticket_expired", "the ticket has expired")
-        if request:
-            asked = self._run("SELECT holder FROM spent WHERE ticket = ? AND request = 0", ticket)
-            if not asked:
-                raise Refused("question_first", "a record comes after the question of its ticket")
-            if asked != [(holder,)]:
-                raise _used()
-        served = self._run(_ENTER, ticket, request, fingerprint, expires, MOST_SERVED, holder)
-        if not served:
-            ((held,),) = self._run("SELECT fingerprint FROM spent WHERE ticket = ? AND request = ?", ticket, request)
-            if held != fingerprint:
-                raise _used()
-            raise Refused("too_often", "this request was sent again too often")
-        first = int(served == [(1,)] and request == 0)
-        self._run("UPDATE about SET questions = questions + ?, writes = writes + 1", first)
+    def _perform(self, entry: Entry) -> Standing:
+        now, rows = max(self._watermark(), self._clock()), self._rows(entry.key.ticket)
+        row, question, standing = decide(rows, entry, now)
+        if row != rows.get(entry.key):
+            format_now = self._write(entry.key, row)
+            self._run(
+                "UPDATE about SET questions = questions + ?, writes = writes + 1, format = max(format, ?)",
+                int(question),
+                format_now,
+            )
+        return standing
+
+    def _rows(self, ticket: bytes) -> dict[Key, Row]:
+        found = self._run(_ROWS, hashlib.sha256(ticket).digest())
+        return {Key(ticket, _servers(run), request, attempt): Row(*row) for run, request, attempt, *row in found}
+
+    def _write(self, key: Key, row: Row) -> int:
+        """Write a row; return the format that a file with it has."""
+        ticket = hashlib.sha256(key.ticket).digest()
+        if row.state == "spent" and not key.run and not key.attempt:
+            self._run(_SPEND, ticket, key.request, row.proof, row.expires, row.served, row.holder)
+            return _FORMAT
+        self._run(_ATTEMPT, ticket, ",".join(map(str, key.run)), key.request, key.attempt, *row)
+        return _WITH_ATTEMPTS
+
+    def state(self, key: Key) -> State | None:
+        """Return the state that a key is in, to tell it to the peer."""
+        try:
+            with self._transaction():
+                self._watermark()
+                row = self._rows(key.ticket).get(key)
+        except (OSError, sqlite3.Error):
+            raise unwritable() from None
+        return row.state if row else None
 
     def _watermark(self) -> int:
         ((instance, watermark),) = self._run("SELECT instance, watermark FROM about")
@@ -232,24 +267,32 @@ class Ledger:
         return int(watermark)
 
     def purge(self) -> None:
-        """Forget tickets that have expired, and refuse them for ever: the watermark never falls."""
+        """Forget what has expired, and refuse it for ever: the watermark never falls."""
         with self._transaction():
             self._purged = self._clock()
             self._run("UPDATE about SET watermark = max(watermark, ?)", int(self._purged))
             self._run("DELETE FROM spent WHERE expires <= (SELECT watermark FROM about)")
+            self._run(_PURGE_ATTEMPTS, GRACE)
+
+    def counts(self) -> dict[State, int]:
+        """Return how many entries are held in each state; waits for nobody."""
+        counts: dict[State, int] = dict.fromkeys(get_args(State), 0)
+        for state, count in self._read(_COUNTS):
+            counts[state] += count
+        return counts
 
     def count(self) -> int:
-        """Return how many requests are held; waits for nobody."""
-        return self._read("SELECT count(*) FROM spent")
+        """Return how many entries are held; waits for nobody."""
+        return sum(self.counts().values())
 
     def questions(self) -> int:
-        """Return how many questions were ever answered, each ticket's once; waits for nobody."""
-        return self._read("SELECT questions FROM about")
-
-    def _read(self, statement: str) -> int:
-        with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=rw", uri=True)) as reader:  # never makes a file
-            ((number,),) = reader.execute(statement).fetchall()
+        """Return how many tickets were ever used; waits for nobody."""
+        ((number,),) = self._read("SELECT questions FROM about")
         return int(number)
+
+    def _read(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=rw", uri=True)) as reader:  # never makes a file
+            return reader.execute(statement).fetchall()
 
     def check(self) -> None:
         """Refuse unless the ledger is where it was and can be written now, and the clock is not behind it."""
@@ -262,9 +305,8 @@ class Ledger:
                 probe.flush()
                 os.fsync(probe.fileno())
         except (OSError, sqlite3.Error):
-            raise _unwritable() from None
-        if watermark > self._clock() + _PURGE_EVERY:
-            raise Refused("not_ready", "the clock is behind the ledger's watermark: one of them is wrong")
+            raise unwritable() from None
+        check_clock(watermark, self._clock())
 
     def close(self) -> None:
         """Close the file. All that was entered is then in it, and not only in its log."""
@@ -320,17 +362,18 @@ def _copy(path: Path, database: sqlite3.Connection) -> int:
     database.execute("BEGIN")
     _check_format(path, database.execute("SELECT format FROM source.about").fetchall())
     instance = new_id()
-    for statement in _CREATE.split(";"):
+    for statement in (_CREATE + _CREATE_ATTEMPTS).split(";"):
         database.execute(statement)
-    for statement in _COPY.split(";"):
+    has_attempts = database.execute("SELECT 1 FROM source.sqlite_master WHERE name = 'attempts'").fetchall()
+    for statement in (_COPY + _COPY_ATTEMPTS if has_attempts else _COPY).split(";"):
         database.execute(statement, (instance,) if "?1" in statement else ())
-    ((count,),) = database.execute("SELECT count(*) FROM main.spent").fetchall()
+    counts = database.execute(_COUNTS).fetchall()
     database.execute("COMMIT")
-    return int(count)
+    return sum(count for _, count in counts)
 
 
 def _check_format(path: Path, found: list[tuple[Any, ...]]) -> None:
-    if found == [(_FORMAT,)]:
+    if found in ([(_FORMAT,)], [(_WITH_ATTEMPTS,)]):
         return
     if found == [(1,)]:
         raise InvalidLedger(
@@ -338,20 +381,18 @@ def _check_format(path: Path, found: list[tuple[Any, ...]]) -> None:
             got="a ledger of an older format",
             expected="a new one at another path, made with --new-ledger: this version refuses the old tickets anyway",
         )
-    raise InvalidLedger(str(path), got=f"a ledger of format {found}", expected=f"one of format {_FORMAT}")
+    raise InvalidLedger(
+        str(path), got=f"a ledger of format {found}", expected=f"one of format {_FORMAT} or {_WITH_ATTEMPTS}"
+    )
+
+
+def _servers(run: str) -> tuple[int, ...]:
+    return tuple(map(int, filter(None, run.split(","))))
 
 
 def _unusable(path: str | Path, error: OSError | sqlite3.Error) -> InvalidLedger:
     said = getattr(error, "strerror", None) or str(error)
     return InvalidLedger(str(path), got=said, expected="a ledger that can be read and written")
-
-
-def _unwritable() -> Refused:
-    return Refused("not_ready", "the ledger cannot be written")
-
-
-def _used() -> Refused:
-    return Refused("ticket_used", "the ticket was used for another request")
 
 
 def _moved() -> Refused:

@@ -10,8 +10,8 @@ import time
 import weakref
 from pathlib import Path
 
-from ..crypto.randomness import frame
-from ..errors import InvalidLedger
+from ...crypto.randomness import frame
+from ...errors import InvalidLedger
 
 try:
     import fcntl

@@ -1,0 +1,219 @@
+"""What every ledger does. One table says which entry may follow which; all implementations ask it.
+
+An entry has a key: the ticket, the run (the servers that work on the question together; empty where they do not talk
+to each other), the request (0 is the question, 1..k are records) and the attempt. It is in one of four states:
+
+    spent      The request was answered, or is about to be. The very same request may be answered again.
+    running    An attempt of servers that talk to each other began. It is never begun again.
+    held       The attempt is complete and its reply is stored. This is a promise: a server that has told its peer so
+               leaves this state only after the peer has durably given up.
+    given up   The attempt gave nothing and never will. The next one may begin.
+
+`docs/ledger.md` shows the table. A test searches all that two servers can do with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, Protocol
+
+from ...errors import Refused
+
+State = Literal["spent", "running", "held", "given up"]
+
+MOST_SERVED = 64  # times that the very same request is answered
+MOST_ATTEMPTS = 16  # attempts at one request
+GRACE = 600  # seconds after a ticket's expiry in which an attempt that began before may be completed and collected
+PURGE_EVERY = 60.0  # seconds
+
+
+class Key(NamedTuple):
+    """What an entry is about. `run` names the servers that talk to each other; attempts are numbered from 0."""
+
+    ticket: bytes
+    run: tuple[int, ...] = ()
+    request: int = 0
+    attempt: int = 0
+
+
+class Entry(NamedTuple):
+    """A state that a server wants a key to be in.
+
+    `proof` and `holder` are hashes: `proof` says which request this is, `holder` who sends it (rule 13). An attempt's
+    reply is collected without its long input, so the proof of an attempt must not cover that input.
+    """
+
+    key: Key
+    state: State
+    proof: bytes
+    expires: int  # when the ticket expires
+    reply: bytes = b""  # to be stored with "held"
+    holder: bytes = b""
+    peer: State | None = None  # what the peer says that its own ledger holds, durably
+
+
+class Standing(NamedTuple):
+    """What a key stands at: whether that is new, and the reply that is stored."""
+
+    new: bool
+    state: State
+    reply: bytes
+
+
+class Row(NamedTuple):
+    """What a ledger keeps under a key. `served` is 0 where an attempt was given up that never began."""
+
+    state: State
+    proof: bytes
+    expires: int
+    holder: bytes
+    reply: bytes
+    served: int
+
+
+class Decision(NamedTuple):
+    """What a ledger must write, and what it then says."""
+
+    row: Row
+    question: bool  # whether the ticket is used for the first time
+    standing: Standing
+
+
+class AnyLedger(Protocol):
+    """A ledger, wherever it is kept. `instance` names it: 16 bytes, drawn when it was made."""
+
+    instance: bytes
+
+    def perform(self, entry: Entry) -> Standing:
+        """Enter what the table allows, or refuse. It is durable on return, as far as this ledger can be."""
+
+    def state(self, key: Key) -> State | None:
+        """Return the state that a key is in, to tell it to the peer."""
+
+    def purge(self) -> None:
+        """Forget what has expired, and refuse it for ever: the watermark never falls."""
+
+    def counts(self) -> dict[State, int]:
+        """Return how many entries are held in each state; waits for nobody."""
+
+    def count(self) -> int:
+        """Return how many entries are held; waits for nobody."""
+
+    def questions(self) -> int:
+        """Return how many tickets were ever used; waits for nobody."""
+
+    def check(self) -> None:
+        """Refuse unless the ledger can be written now, and the clock is not behind it."""
+
+    def close(self) -> None:
+        """Refuse whatever comes from now on."""
+
+
+TABLE: dict[tuple[State | None, State], str] = {  # (the state held, the state wanted): a step of `_next`, or a refusal
+    (None, "spent"): "enter",
+    (None, "running"): "enter",
+    (None, "held"): "attempt_over",
+    (None, "given up"): "give up",
+    ("spent", "spent"): "serve again",
+    ("spent", "running"): "ticket_used",
+    ("spent", "held"): "ticket_used",
+    ("spent", "given up"): "ticket_used",
+    ("running", "spent"): "ticket_used",
+    ("running", "running"): "ticket_used",
+    ("running", "held"): "hold",
+    ("running", "given up"): "give up",
+    ("held", "spent"): "ticket_used",
+    ("held", "running"): "ticket_used",
+    ("held", "held"): "collect",
+    ("held", "given up"): "follow the peer",
+    ("given up", "spent"): "attempt_over",
+    ("given up", "running"): "attempt_over",
+    ("given up", "held"): "attempt_over",
+    ("given up", "given up"): "stay",
+}
+
+
+REFUSALS = {
+    "ticket_used": "the ticket was used for another request",
+    "attempt_over": "the attempt was given up, or never began here",
+    "attempt_first": "an attempt begins when those before it were given up",
+    "attempt_held": "the attempt is complete: it is given up only after the peer has given it up",
+}
+
+
+def decide(rows: Mapping[Key, Row], entry: Entry, now: float) -> Decision:
+    """Apply the table to an entry; `rows` are all of its ticket, `now` is the clock or the watermark, the later."""
+    held, begins = rows.get(entry.key), entry.state in ("spent", "running")
+    if entry.expires + (0 if begins else GRACE) <= now:
+        raise Refused("ticket_expired", "the ticket has expired")
+    if entry.key.request and begins:
+        _check_question(rows, entry)
+    step = TABLE[held.state if held else None, entry.state]
+    if step in REFUSALS:
+        raise _refused(step)
+    if held is None or step == "enter":
+        _check_place(rows, entry.key)
+        row = _first(rows, entry) if step == "enter" else Row("given up", b"", entry.expires, b"", b"", 0)
+    else:
+        row = _next(step, held, entry)
+    question = begins and not any(each.served for each in rows.values())
+    return Decision(row, question, Standing(held is None or held.state != row.state, row.state, row.reply))
+
+
+def _check_question(rows: Mapping[Key, Row], entry: Entry) -> None:
+    """Refuse a record before the question of its run was answered, and to anybody but the one who asked it."""
+    run = entry.key.run
+    asked = [row for key, row in rows.items() if (key.run, key.request) == (run, 0) and row.state in ("spent", "held")]
+    if not asked:
+        raise Refused("question_first", "a record comes after the question of its ticket")
+    if asked[0].holder != entry.holder:
+        raise _refused("ticket_used")
+
+
+def _check_place(rows: Mapping[Key, Row], key: Key) -> None:
+    """Refuse an attempt beyond the last, and a ticket used both by servers that talk and by servers that do not."""
+    if not 0 <= key.attempt < MOST_ATTEMPTS:
+        raise Refused("too_often", f"a request has at most {MOST_ATTEMPTS} attempts")
+    if any(bool(other.run) != bool(key.run) for other in rows):
+        raise _refused("ticket_used")
+
+
+def _first(rows: Mapping[Key, Row], entry: Entry) -> Row:
+    """Return the row of an attempt that begins: the one before was given up here, and so was any other."""
+    key = entry.key
+    attempts = {k.attempt: row.state for k, row in rows.items() if (k.run, k.request) == (key.run, key.request)}
+    if set(attempts.values()) - {"given up"} or (key.attempt and key.attempt - 1 not in attempts):
+        raise _refused("attempt_first")
+    return Row(entry.state, entry.proof, entry.expires, entry.holder, b"", 1)
+
+
+def _next(step: str, held: Row, entry: Entry) -> Row:
+    """Return the row that takes the place of the one that is held."""
+    if step in ("serve again", "hold", "collect") and held.proof != entry.proof:
+        raise _refused("ticket_used")
+    if step == "serve again":
+        if held.served >= MOST_SERVED:
+            raise Refused("too_often", "this request was sent again too often")
+        return held._replace(served=held.served + 1)
+    if step == "hold":
+        return held._replace(state="held", reply=entry.reply)
+    if step == "follow the peer" and entry.peer != "given up":
+        raise _refused("attempt_held")
+    if step in ("give up", "follow the peer"):
+        return held._replace(state="given up", reply=b"")
+    return held  # collect, stay
+
+
+def _refused(code: str) -> Refused:
+    return Refused(code, REFUSALS[code])
+
+
+def unwritable() -> Refused:
+    """Return the refusal of a ledger that can enter nothing now."""
+    return Refused("not_ready", "the ledger cannot be written")
+
+
+def check_clock(watermark: int, now: float) -> None:
+    """Refuse a clock that is behind the watermark."""
+    if watermark > now + PURGE_EVERY:
+        raise Refused("not_ready", "the clock is behind the ledger's watermark: one of them is wrong")

@@ -1,0 +1,83 @@
+"""A ledger in memory, for servers that live and end with one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import get_args
+
+from ...crypto.randomness import new_id
+from .contract import GRACE, PURGE_EVERY, Entry, Key, Row, Standing, State, check_clock, decide, unwritable
+
+
+class MemoryLedger:
+    """A ledger that threads may share and that nothing outlives: what was used is forgotten when the process ends."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self.instance = new_id()
+        self._clock, self._lock = clock, threading.RLock()
+        self._tickets: dict[bytes, dict[Key, Row]] = {}
+        self._watermark = self._questions = 0
+        self._closed = False
+        self.purge()
+
+    def perform(self, entry: Entry) -> Standing:
+        """Enter what the table allows, or refuse."""
+        with self._lock:
+            if self._closed:
+                raise unwritable()
+            if self._clock() - self._purged > PURGE_EVERY:
+                self.purge()
+            rows = self._tickets.get(entry.key.ticket, {})
+            row, question, standing = decide(rows, entry, max(self._watermark, self._clock()))
+            self._tickets[entry.key.ticket] = rows | {entry.key: row}
+            self._questions += question
+            return standing
+
+    def state(self, key: Key) -> State | None:
+        """Return the state that a key is in, to tell it to the peer."""
+        with self._lock:
+            if self._closed:
+                raise unwritable()
+            row = self._tickets.get(key.ticket, {}).get(key)
+        return row.state if row else None
+
+    def purge(self) -> None:
+        """Forget what has expired, and refuse it for ever: the watermark never falls."""
+        with self._lock:
+            self._purged = self._clock()
+            self._watermark = max(self._watermark, int(self._purged))
+            for ticket, rows in list(self._tickets.items()):
+                kept = {key: row for key, row in rows.items() if self._is_kept(row)}
+                if kept:
+                    self._tickets[ticket] = kept
+                else:
+                    del self._tickets[ticket]
+
+    def _is_kept(self, row: Row) -> bool:
+        return row.expires + (0 if row.state == "spent" else GRACE) > self._watermark
+
+    def counts(self) -> dict[State, int]:
+        """Return how many entries are held in each state."""
+        with self._lock:
+            states = [row.state for rows in self._tickets.values() for row in rows.values()]
+        return {state: states.count(state) for state in get_args(State)}
+
+    def count(self) -> int:
+        """Return how many entries are held."""
+        return sum(self.counts().values())
+
+    def questions(self) -> int:
+        """Return how many tickets were ever used."""
+        return self._questions
+
+    def check(self) -> None:
+        """Refuse unless the ledger is open, and the clock is not behind it."""
+        if self._closed:
+            raise unwritable()
+        check_clock(self._watermark, self._clock())
+
+    def close(self) -> None:
+        """Refuse whatever comes from now on."""
+        self._closed = True
