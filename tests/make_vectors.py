@@ -41,7 +41,7 @@ from counterveil.schemes.protocols import circuit
 from counterveil.schemes.protocols.garbled import _Garbler
 from counterveil.schemes.scheme import nearest
 from counterveil.service.ledger import Ledger
-from counterveil.service.server import Server, open_server
+from counterveil.service.server import Server
 from counterveil.terms import wire
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.wire import Claims, Reply, Request, SignedTerms, Ticket
@@ -102,7 +102,7 @@ def issued(addresses: tuple[str, ...] = ADDRESSES, **changes: Any) -> SignedTerm
 
 
 def server(number: int, ledger: Ledger, addresses: tuple[str, ...] = ADDRESSES, key: bytes = COMMON) -> Server:
-    return open_server(
+    return Server.open(
         number, database(), issued(addresses), key=key, own=own(number), ledger=ledger, clock=lambda: NOW
     )
 

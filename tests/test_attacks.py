@@ -15,7 +15,7 @@ from counterveil.errors import EmptyDatabase, OutOfRange
 from counterveil.research.advice import advise, coarser, write_choice
 from counterveil.research.attacks import Report, attack_all, attack_deployment, crafted, multilateration
 from counterveil.research.datasets import german_credit
-from counterveil.research.oracles import InProcess, Seen
+from counterveil.research.oracles import Shown, in_process
 from service import cli, numbers_database, running
 from test_leakage import DATA, needs_data
 
@@ -78,7 +78,7 @@ def test_wine(wine: Database) -> None:
 def test_the_answers_are_really_used(credit: Database) -> None:
     """A control: where the costs are replaced by noise nothing is recovered."""
     deployment = Deployment.of(credit.schema, scheme="table/distances", record=credit.record, shuffle=False)
-    oracle = InProcess(credit, deployment)
+    oracle = in_process(credit, deployment)
     rows = deployment.rows(credit.codes)
     assert crafted(oracle, rows)[-1].rows == 1
     honest = oracle.reveal
@@ -86,14 +86,14 @@ def test_the_answers_are_really_used(credit: Database) -> None:
     assert crafted(oracle, rows)[-1].rows < 0.1
     numbers = numbers_database(40, 3)
     linear = Deployment.of(numbers.schema, scheme="linear/differences", shuffle=False)
-    straight = InProcess(numbers, linear)
+    straight = in_process(numbers, linear)
     assert multilateration(straight, linear.rows(numbers.codes))[-1].rows == 1
     original = straight.reveal
     straight.reveal = lambda question: backwards(original(question))  # type: ignore[method-assign]
     assert multilateration(straight, linear.rows(numbers.codes))[-1].rows < 1
 
 
-def backwards(seen: Seen) -> Seen:
+def backwards(seen: Shown) -> Shown:
     return seen._replace(revealed=seen.revealed[::-1])
 
 
@@ -101,7 +101,7 @@ def backwards(seen: Seen) -> Seen:
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_mask_does_not_stop_digits(credit: Database, scheme: str, shuffle: bool) -> None:
     deployment = Deployment.of(credit.schema, scheme=scheme, record=credit.record, shuffle=shuffle, d_min=100)
-    reading, _ = attack_deployment(InProcess(credit, deployment), credit, tickets=2)
+    reading, _ = attack_deployment(in_process(credit, deployment), credit, tickets=2)
     assert reading.last.rows == 1 if not shuffle else reading.last.rows > 0
 
 
@@ -111,7 +111,7 @@ def test_small_databases(tmp_path: Path) -> None:
         database = numbers_database(count, d)
         for shuffle in (False, True):
             deployment = Deployment.of(database.schema, record=database.record, shuffle=shuffle)
-            reading, _ = attack_deployment(InProcess(database, deployment), database, tickets=2)
+            reading, _ = attack_deployment(in_process(database, deployment), database, tickets=2)
             assert reading.last.rows == 1
         assert attack_all(database, tickets=3)
 

@@ -6,17 +6,19 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import numpy as np
 import pytest
 
 from counterveil import Client
-from counterveil.applicant import conversation as asking
-from counterveil.applicant.exchange import Body
+from counterveil.applicant import exchange, offer
+from counterveil.applicant.conversation import Line
+from counterveil.applicant.replies import Incoming
 from counterveil.errors import CounterveilError, InvalidInput, ServerFault
-from counterveil.service.server import Admitted, Reply
+from counterveil.service.server import Admitted, Reply, Turn
 from counterveil.terms import wire
 from deployed import PERSON, deployed
 from relay import Relay
@@ -118,28 +120,31 @@ def test_a_cancelled_attempt_leaves_the_answer_in_step() -> None:
     """What was taken is fed, even if the attempt is cancelled at that very moment; the next one goes on behind it."""
     right = wire.Reply(2, "answer", 1, bytes(16), 0, (1, 2), b"")
     whole = bytes(range(200))
-    fed = bytearray()
+    body = Incoming(right, len(whole), keep=False)
+    message = wire.head(right, len(whole)) + whole
+    body.begin()
+    fed = body.take(message[:70]) + body.take(message[70:120])
+    body.begin()
+    for start in range(0, len(message), 30):
+        fed += body.take(message[start : start + 30])
+    body.checked("server 1")
+    assert fed == whole
 
-    async def sink(data: bytes) -> None:
-        fed.extend(data)
-        await anyio.sleep(0)
+
+def test_what_was_heard_is_kept_even_if_the_attempt_is_cancelled_at_that_moment() -> None:
+    """The bytes are handed to the conversation before anybody waits."""
+    heard = list[bytes]()
+    conversation = SimpleNamespace(heard=lambda line, data: heard.append(data), wants=lambda line: False)
 
     async def play() -> None:
-        body = Body(right, len(whole), sink, keep=False)
-        message = wire.head(right, len(whole)) + whole
-        body.begin()
+        into = exchange._Into(cast(Any, conversation), Line(1, 0), anyio.Condition())
         with anyio.CancelScope() as scope:
-            await body.take(message[:70])
             scope.cancel()
-            await body.take(message[70:120])
+            await into.take(b"some")
         assert scope.cancelled_caught
-        body.begin()
-        for start in range(0, len(message), 30):
-            await body.take(message[start : start + 30])
-        body.checked("server 1")
 
     anyio.run(play)
-    assert bytes(fed) == whole
+    assert heard == [b"some"]
 
 
 def test_an_answer_that_gets_on_is_waited_for(tmp_path: Path) -> None:
@@ -221,24 +226,31 @@ def length(request: bytes) -> int:
 def test_the_gap_before_the_record_query_is_a_multiple_of_a_public_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_STEP", 0.4)  # longer than a question takes without it
+    monkeypatch.setattr(offer, "_STEP", 0.4)  # longer than a question takes without it
     with deployed(tmp_path, numbers_database(20, 3), 2) as made, Client(made.urls) as client:
         client.ask(PERSON, ticket=made.ticket())
         times: list[float] = []
         server, original = made.servers[0], made.servers[0].admit
 
-        def admit(body: bytes, kind: wire.RequestKind) -> Admitted:
-            admitted = original(body, kind)
+        def admit(head: bytes, length: int, kind: wire.RequestKind) -> Admitted:
+            admitted = original(head, length, kind)
             if kind == "record-query":
                 times.append(time.monotonic())
                 return admitted
 
-            def answer() -> Reply:
-                reply = admitted.answer()
-                times.append(time.monotonic())
-                return reply
+            def read(body: bytes) -> Turn:
+                turn = admitted.read(body)
+                honest = turn.answer
 
-            return admitted._replace(answer=answer)
+                def answer() -> Reply:
+                    reply = honest()
+                    times.append(time.monotonic())
+                    return reply
+
+                turn.answer = answer  # type: ignore[method-assign]
+                return turn
+
+            return admitted._replace(read=read)
 
         server.admit = admit  # type: ignore[method-assign]
         for _ in range(3):

@@ -22,6 +22,7 @@ from counterveil import REVEALS, Field
 from counterveil.errors import InvalidData, OutOfRange, WrongType
 from counterveil.research import experiments
 from counterveil.research.leakage import Index, Population, estimate, exact, populations
+from counterveil.schemes.protocols import Garbled
 from counterveil.schemes.reveals import Reveal, Sealed, make_reveal
 from service import cli
 
@@ -59,7 +60,7 @@ def brute_force(reveal: Reveal, costs: list[int], rows: int, distinct: bool) -> 
                 views: list[tuple[int, ...]]
                 if isinstance(reveal, Sealed):
                     slot = costs_.index(min(costs_))
-                    views = [(slot ^ r,) for r in range(reveal.positions(rows))]
+                    views = [(slot ^ r,) for r in range(Garbled().positions(rows))]
                 elif reveal.differences:
                     views = [tuple(a - b for a, b in itertools.pairwise(costs_))]
                 else:

@@ -16,8 +16,22 @@ from counterveil.applicant.client import Client
 from counterveil.crypto.randomness import Common
 from counterveil.errors import Disagreement, Refused, ServerFault, Tampered, TooManyLiars
 from counterveil.schemes.fetch import Polynomials, Subsets
+from counterveil.schemes.protocols import Size
 from counterveil.terms import wire
-from deployed import PERSON, Altered, Deployed, bump, deployed, flip, garbage, noise, symbols, two_records, views
+from deployed import (
+    PERSON,
+    Altered,
+    Deployed,
+    bump,
+    deployed,
+    flip,
+    garbage,
+    noise,
+    record_step,
+    symbols,
+    two_records,
+    views,
+)
 from service import numbers_database
 
 
@@ -27,7 +41,7 @@ def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], li
     made.ask_nothing(ticket, range(1, len(made.servers) + 1))
     for among, servers in groups.items():
         for n in servers:
-            body = generator.bytes(made.servers[0]._spir(liars).query_bytes(len(made.database.codes)))
+            body = generator.bytes(record_step(made.servers[0], liars).query_bytes(len(made.database.codes)))
             message = made.request("record-query", n, ticket, 1, among, body)
             reply = wire.decode_reply(made.servers[n - 1].record(wire.encode(message)).whole(), "record-answer")
             answers.append(np.frombuffer(reply.body, dtype=np.uint8))
@@ -95,7 +109,7 @@ def test_a_liar_who_garbles_something_else_learns_nothing(reveal: str, tmp_path:
         assert [path for _, path, _ in honest[0]] == [path for _, path, _ in honest[1]] == fetches
         told = 0
         for liar in (0, 1):
-            size = client.deployment.scheme.sent(liar + 1, 30, made.database.served.shape[1])
+            size = client.deployment.scheme.requests(Size(30, made.database.served.shape[1]))[0].down[liar]
             lies = [garbage, *(bit(int(at)) for at in rng.integers(0, size, 12)), bit(size - 1)]
             for alter in lies:
                 made.servers[liar].on_answer = alter
@@ -205,8 +219,8 @@ def test_answers_of_an_incomplete_set_are_noise(tmp_path: Path) -> None:
         whole = fifth ^ sixth
         scaled = [PRODUCTS[c, made.database.served] for c in range(1, 256)]
         assert not any((record == whole).all() for multiple in scaled for record in multiple)
-        assert isinstance(made.servers[0]._spir(2), Polynomials)
-        assert isinstance(made.servers[0]._spir(0), Subsets)
+        assert isinstance(record_step(made.servers[0], 2), Polynomials)
+        assert isinstance(record_step(made.servers[0]), Subsets)
         with Client(made.urls) as client:
             made.servers[3].on_answer = made.servers[5].on_answer = symbols(noise)
             _, found = views(made, client, ticket=made.ticket(liars=2))

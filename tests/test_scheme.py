@@ -19,6 +19,7 @@ from counterveil.crypto.randomness import Common
 from counterveil.institution.masking import UNLIMITED, nearest_gap
 from counterveil.schemes.conformance import check_form, check_reveal
 from counterveil.schemes.forms import Form, make_form
+from counterveil.schemes.protocols import make_protocol
 from counterveil.schemes.reveals import Opened, Reveal, make_reveal
 from databases import Case, cases
 
@@ -121,7 +122,8 @@ def test_without_tables_the_table_form_is_the_weighted_distance(case: Case) -> N
 def test_every_reveal_conforms(name: str, shuffle: bool, costs: list[int], expansion: int) -> None:
     vector = np.array(costs)
     reveal = make_reveal_for(name, vector, shuffle=shuffle, expansion=expansion)
-    field = reveal.arithmetic(reveal.least(1001, 2))
+    protocol = make_protocol(reveal.protocol)
+    field = protocol.arithmetic(protocol.least(1001, reveal, 2))
     check_reveal(reveal, field, vector, Common(bytes(32), digest=b"", ticket=b"t", servers=()))
 
 
@@ -199,6 +201,7 @@ def algorithm_1(differences: list[int], q: int, most: int) -> int:
 def test_differences_find_what_the_papers_algorithm_finds(costs: list[int]) -> None:
     reveal, field = make_reveal("differences"), Field(counterveil.smallest_prime_above(200))
     revealed = reveal.apply(field, np.array(costs), Common(bytes(32), digest=b"", ticket=b"t", servers=()))
+    assert isinstance(reveal, Opened)
     ours, papers = reveal.nearest(field, revealed), algorithm_1(revealed.tolist(), field.q, 100)
     assert costs[ours] == costs[papers] == min(costs)
 
@@ -213,7 +216,7 @@ def test_an_answer_is_the_same_in_parts(name: str, shuffle: bool, monkeypatch: p
         rows = rng.integers(0, 10, (count, 3)).astype(np.uint8)
         answers = []
         for part in (7, 1 << 16):
-            monkeypatch.setattr("counterveil.schemes.reveals.opened._PART", part)
+            monkeypatch.setattr("counterveil.schemes.protocols.padded._PART", part)
             common = scheme.common(bytes(32), bytes(32), b"ticket")
             answers.append(scheme.answer(1, rows, query, common).tolist())
         assert answers[0] == answers[1]

@@ -30,6 +30,7 @@ from counterveil.crypto.keys import Issuer, SigningKey, fingerprint, read_public
 from counterveil.errors import Disagreement, NotOffered, Refused, ServerFault
 from counterveil.inprocess.bank import Local
 from counterveil.research.datasets import german_credit
+from counterveil.schemes.protocols import Size
 from counterveil.service.app import REFUSALS
 from counterveil.terms import wire
 from counterveil.terms.published import make_terms, read_terms, sign_terms, write_terms
@@ -116,10 +117,10 @@ def test_every_scheme_over_sockets(name: str, tmp_path: Path) -> None:
 def check_sizes(client: Client, service: Service) -> None:
     """Bodies are at most 5 % above their symbols, and an envelope of 200 bytes, 300 with a ticket and a secret."""
     scheme, rows = client.deployment.scheme, len(service.database.codes)
-    positions = scheme.reveal.positions(rows)
+    positions, asked = scheme.protocol.positions(rows), scheme.requests(Size(rows, service.database.served.shape[1]))[0]
     for server, process in enumerate(service.processes, start=1):
         up = scheme.symbols * scheme.field.bits / 8
-        down = scheme.sent(server, rows, service.database.served.shape[1]) * scheme.alphabet.bits / 8
+        down = asked.down[server - 1] * asked.answered.bits / 8
         sizes = [e for e in process.entries() if e.get("path") in ("/v1/answer", "/v1/record")]
         assert sizes
         for entry in sizes:
@@ -186,7 +187,7 @@ def test_where_one_server_fails_the_other_is_read_to_its_end(tmp_path: Path) -> 
             service.processes[1].kill()
             with pytest.raises(ServerFault, match=r"server 2 .* cannot be reached"):
                 client.ask({"x0": 3.0, "x1": 20.0, "x2": 0.0}, ticket=service.ticket(client))
-            whole = client.deployment.scheme.sent(1, len(database.codes))
+            whole = client.deployment.scheme.requests(Size(database.rows))[0].down[0]
             assert client.peers[0].traffic.body_down > whole
             until = time.monotonic() + 10
             while not (seen := [e["code"] for e in service.processes[0].entries() if e.get("path") == "/v1/answer"]):

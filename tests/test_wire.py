@@ -24,6 +24,7 @@ from counterveil.crypto.keys import is_signed
 from counterveil.crypto.packages import unpackage
 from counterveil.errors import Malformed
 from counterveil.schemes.fetch import make_spir
+from counterveil.schemes.reveals import Opened
 from counterveil.service.app import REFUSALS
 from counterveil.terms import wire
 from deployed import serving
@@ -133,7 +134,8 @@ def test_the_recorded_question_is_recovered() -> None:
     queries = np.array([[int(v) for v in symbols] for symbols in question["symbols"]])
     revealed = scheme.recover(asked, queries, answers, 5).revealed
     assert [str(v) for v in revealed] == question["revealed"]
-    assert scheme.nearest(revealed) == question["position"]
+    assert isinstance(scheme.reveal, Opened)
+    assert scheme.reveal.nearest(scheme.field, revealed) == question["position"]
     record = bytes.fromhex(question["record"])
     parts = [
         np.frombuffer(wire.decode_reply(bytes.fromhex(a), "record-answer").body, dtype=np.uint8)

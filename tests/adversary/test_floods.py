@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -294,9 +295,13 @@ class Stub:
         self.go, self.begun, self.spent = threading.Event(), 0, list[bytes]()
         self.under_way = self.most = 0
 
-    def admit(self, body: bytes, kind: str) -> Admitted:
-        if body == b"forged":
+    def admit(self, head: bytes, length: int, kind: str) -> Admitted:
+        if head == b"forged":
             raise Refused("ticket_forged", "the ticket is forged")
+        return Admitted(len(head), self.read)
+
+    def read(self, body: bytes) -> Any:
+        """Return a turn, as a server does."""
 
         def spend() -> None:
             if body == b"used":
@@ -310,7 +315,7 @@ class Stub:
             self.under_way -= 1
             return Reply(5, iter([b"right"]))
 
-        return Admitted(body, spend, answer, last=False)
+        return SimpleNamespace(fingerprint=body, spend=spend, answer=answer, last=False)
 
 
 async def ask(desk: Desk, body: bytes) -> tuple[int, bytes]:

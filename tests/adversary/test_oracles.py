@@ -19,7 +19,8 @@ from counterveil import Client, Preferences, Question, make_scheme
 from counterveil.crypto.randomness import new_key
 from counterveil.errors import Refused
 from counterveil.service import server as server_module
-from counterveil.service.server import Server, check_holdings
+from counterveil.service.epochs import check_holdings
+from counterveil.service.server import Server
 from counterveil.terms import wire
 from counterveil.terms.agreement import Peer
 from deployed import Deployed, deployed

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, Route
 
 from browser import answered, chromium, opened
 from counterveil.crypto.keys import SigningKey
+from counterveil.schemes.protocols import Size
 from counterveil.terms import wire
 from deployed import PERSON, Deployed, deployed, garbage
 from relay import Relay
@@ -396,7 +397,8 @@ def test_answers_beyond_measure_are_refused_before_anything_is_drawn(
         scheme, record = made.deployment.scheme, made.deployment.record_bytes
 
         def longest(rows: int) -> int:
-            return max(scheme.alphabet.packed(scheme.sent(n, rows, record)) for n in (1, 2))
+            asked = scheme.requests(Size(rows, record))[0]
+            return asked.answered.packed(max(asked.down))
 
         most = bisect_left(range(1 << 28), 1 << 30, key=lambda rows: longest(max(1, rows))) - 1
         page = opened(browser, made.urls[0], [])

@@ -27,7 +27,7 @@ from ..schema.schema import Schema
 from ..service.dashboard import Operator, read_token
 from ..service.epochs import check_holdings
 from ..service.ledger import Ledger
-from ..service.server import open_server
+from ..service.server import Server
 from ..terms.deployment import Deployment
 from ..terms.published import read_terms
 
@@ -230,7 +230,7 @@ def serve(
         if new_ledger:
             ledger.unlink()  # it was made just now, and is of no use
         raise
-    running = open_server(
+    running = Server.open(
         server, database, terms, key=common, own=own, ledger=book, threads=threads, least=engine.LASTING
     )
     operator = None
