@@ -69,7 +69,7 @@ class Liar(Server):
 def record_step(server: Server, liars: int = 0) -> Spir:
     """Return the record step of a ticket that lets so many servers lie."""
     scheme = server.epoch.deployment.scheme
-    return spir_of(scheme.among(range(1, scheme.needed(liars) + 1), liars), server.epoch.records.shape[1])
+    return spir_of(scheme.among(range(1, scheme.needed(liars) + 1), liars), server.epoch.records.length)
 
 
 class Deployed:
@@ -221,7 +221,7 @@ def noise(values: Any, q: int) -> Any:
 
 def two_records(server: Server, message: wire.Reply) -> bytes:
     """Add rec_a xor rec_b: whoever fetched a gets b."""
-    a, b = server.epoch.records[0], server.epoch.records[1]
+    a, b = server.epoch.records.read(np.arange(2))
     return bytes(np.frombuffer(message.body, dtype=np.uint8) ^ a ^ b)
 
 

@@ -256,7 +256,7 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     answers = [wire.unpack("answer", scheme.field, wire.decode_reply(r, "answer").body, 4) for r in replies]
     found = scheme.recover(question, queries, answers, 5)
     revealed, position = found.revealed, scheme.protocol.candidates(scheme, found, partial(nearest, 1))[0]
-    spir = make_spir(servers=2, collusion=1, length=servers[0].epoch.records.shape[1])
+    spir = make_spir(servers=2, collusion=1, length=servers[0].epoch.records.length)
     wanted = [
         request(first, "record-query", n, good, 1, q.tobytes())
         for n, q in enumerate(spir.query(5, position, Pads(2)), 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from counterveil import CATALOGUE, FORMS, REVEALS, Field, Question, Scheme, make
 from counterveil.algebra.arrays import Vector
 from counterveil.algebra.field import Residues
 from counterveil.crypto.randomness import Common
+from counterveil.engine import Plan
 from counterveil.institution.masking import UNLIMITED, nearest_gap
 from counterveil.schemes.conformance import check_form, check_reveal
 from counterveil.schemes.forms import Form, make_form
@@ -148,8 +149,8 @@ class InTheClear(Form):
     def encode(self, question: Question) -> list[int]:
         return [0]
 
-    def evaluate(self, field: Residues, rows: Any, query: Vector) -> Vector:
-        return np.asarray(rows[:, 0]).astype(np.int64)
+    def plan(self, field: Residues, query: Vector) -> Plan:
+        return Plan("polynomial", field, (np.arange(self.d) == 0,), max(self.levels))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +159,8 @@ class Dishonest(InTheClear):
 
     bound = 2**40
 
-    def evaluate(self, field: Residues, rows: Any, query: Vector) -> Vector:
-        return field.add(rows[:, 0].astype(np.int64), field.mul(query[:1], query[:1]))
+    def plan(self, field: Residues, query: Vector) -> Plan:
+        return replace(super().plan(field, query), constant=int(field.mul(query[:1], query[:1])[0]))
 
 
 def test_conformance_accepts_a_no_op_and_refuses_a_broken_form() -> None:

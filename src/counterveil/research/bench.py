@@ -29,6 +29,7 @@ from ..algebra.field import Field, smallest_prime_above
 from ..applicant.client import Client
 from ..crypto.keys import COMMON, PRIVATE, Issuer, write_keys
 from ..crypto.randomness import Fresh, new_key
+from ..engine import Plan, cpu
 from ..errors import MissingPackage
 from ..inprocess.bank import local
 from ..institution.database import Database
@@ -108,7 +109,7 @@ def _codes(rows: int, d: int, levels: int) -> Any:
 
 def _scan(scheme: Scheme, codes: Any, threads: int) -> Callable[[], object]:
     """Return what one server computes for one question: a value a row."""
-    laid = engine.opened(codes, threads=threads, least=0)
+    laid = engine.lay_out(codes, threads=threads, least=0)
     query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
     return lambda: scheme.form.evaluate(scheme.field, laid, query)
 
@@ -134,7 +135,7 @@ def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
     yield Timed(
         "SPIR's xor of records, one thread",
         TWO,
-        best(lambda: engine.xor(records, chosen, least=0)),
+        best(lambda: cpu.xor(records, chosen, least=0)),
         count,
         records.size,
     )
@@ -148,7 +149,7 @@ def together(rows: int, d: int, threads: int, count: int = 64) -> Iterator[Timed
     )
     for name, levels, weights in forms:
         scheme, codes = make_scheme(f"{name}/distances", levels=levels - 1, d=d, **weights), _codes(rows, d, levels)
-        laid = engine.opened(codes, threads=threads, least=0)
+        laid = engine.lay_out(codes, threads=threads, least=0)
         queries = [Fresh().elements(scheme.field.q, scheme.form.symbols) for _ in range(count)]
         scan = partial(scheme.form.evaluate, scheme.field, laid)
         with ThreadPoolExecutor(count) as pool:
@@ -183,13 +184,13 @@ def shapes(threads: int, size: int = 1 << 25) -> Iterator[Timed]:
             field = Field(smallest_prime_above(1 << (bits - 1)))
             kind = np.min_scalar_type(levels - 1)
             codes = generator.integers(0, levels, (size // d // kind.itemsize, d), dtype=kind)
-            laid = engine.opened(codes, threads=threads, least=0)
+            laid = engine.lay_out(codes, threads=threads, least=0)
             if name == "table":
-                entries, sizes = Fresh().elements(field.q, levels * d), np.full(d, levels)
-                work = partial(engine.table, field, laid, entries, sizes)
+                entries = Fresh().elements(field.q, levels * d)
+                work = partial(laid.scan, Plan("table", field, (entries,), sizes=(levels,) * d))
             else:
                 coefficients = [Fresh().elements(field.q, d) for _ in range(2)]
-                work = partial(engine.polynomial, field, laid, coefficients, levels - 1)
+                work = partial(laid.scan, Plan("polynomial", field, tuple(coefficients), levels - 1))
             what = f"{name}, {levels:,} levels, d = {d}, q of {bits} bits"
             yield Timed(what, TWO, best(work, 5), len(codes), codes.nbytes)
 
@@ -202,7 +203,7 @@ def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:
             continue  # beyond what `auto` would take
         scheme = make_scheme(name, levels=15, d=d, cap=2250, shuffle=shuffle)
         query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
-        laid = engine.opened(codes, threads=threads, least=0)
+        laid = engine.lay_out(codes, threads=threads, least=0)
 
         def answer(scheme: Scheme = scheme, query: Any = query, laid: Any = laid) -> None:
             for _ in scheme.stream(1, laid, query, scheme.common(new_key(), bytes(32), b"bench")):

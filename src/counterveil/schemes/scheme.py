@@ -20,7 +20,7 @@ from ..algebra import checks
 from ..algebra.arrays import Bytes, Codes, Vector
 from ..algebra.field import Residues
 from ..crypto.randomness import VERSION, Common, Fresh, Randomness, Streams, frame, new_key
-from ..engine import Blocks
+from ..engine import Rows, as_rows, hold
 from ..engine.party import Inbox, Party, Role, Send, Take, chained, play
 from ..errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
 from .forms import Form, Question, make_form
@@ -166,7 +166,7 @@ class Scheme:
         return self.protocol.answer(self, seat, request, tuple(range(self.servers) if among is None else among), held)
 
     def stream(
-        self, server: int, rows: ArrayLike | Blocks, query: ArrayLike, common: Streams, records: Bytes | None = None
+        self, server: int, rows: ArrayLike | Rows, query: ArrayLike, common: Streams, records: Bytes | None = None
     ) -> Iterator[Any]:
         """Return the answer of server n = 1..N to a question, part by part; records are needed where it brings them.
 
@@ -174,13 +174,14 @@ class Scheme:
         """
         checks.integer("server", server, 1, self.servers)
         share = self.field.check("query", query, self.symbols)
-        codes = rows if isinstance(rows, Blocks) else self.form.load(rows)
-        party = self.answering(server - 1, 0, Held(codes, records, lambda _: common))
+        held = rows if isinstance(rows, Rows) else as_rows(self.form.load(rows))
+        brought = None if records is None else hold(records)
+        party = self.answering(server - 1, 0, Held(held, brought, lambda _: common))
         next(party)
         return _sent(party, share)
 
     def answer(
-        self, server: int, rows: ArrayLike | Blocks, query: ArrayLike, common: Streams, records: Bytes | None = None
+        self, server: int, rows: ArrayLike | Rows, query: ArrayLike, common: Streams, records: Bytes | None = None
     ) -> Any:
         """Return the answer of server n = 1..N, whole: an array of symbols."""
         return np.concatenate(list(self.stream(server, rows, query, common, records)))
@@ -289,7 +290,10 @@ def run(
     codes = scheme.form.load(rows)
     shared = common or scheme.common(new_key(), scheme.digest(rows), b"run")
     size = Size(len(codes), 0 if records is None else records.shape[1])
-    asked, held = scheme.requests(size), Held(codes, records, lambda _: shared)
+    asked, held = (
+        scheme.requests(size),
+        Held(as_rows(codes), None if records is None else hold(records), lambda _: shared),
+    )
     seats, messages = range(scheme.servers), list[tuple[Role, Send]]()
     parties: dict[Role, Party[Any]] = {"applicant": scheme.ask(question, size, randomness or Fresh())}
     for seat in seats:

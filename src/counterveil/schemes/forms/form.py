@@ -11,10 +11,10 @@ from typing import ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ... import engine
 from ...algebra import checks
 from ...algebra.arrays import Codes, Vector
 from ...algebra.field import Field, Residues, smallest_prime_above
+from ...engine import Plan, Rows, as_rows
 from ...errors import WrongShape, WrongType
 
 MOST_LEVELS = 2**31 - 1
@@ -87,8 +87,12 @@ class Form(ABC):
         return field.vector(self.encode(question))
 
     @abstractmethod
-    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
+    def plan(self, field: Residues, query: Vector) -> Plan:
+        """Return what a server computes of every row, from its share of the secret."""
+
+    def evaluate(self, field: Residues, rows: Codes | Rows, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
+        return as_rows(rows).scan(self.plan(field, query))
 
     def free(self, field: Residues, query: Vector) -> int:
         """Return the terms of `evaluate` without y; the applicant, who made the query, knows them."""
@@ -156,7 +160,7 @@ class Polynomial(Form):
     def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
         """Return c_1, c_2, …, each a vector of d elements."""
 
-    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
-        """Return a server's value for every row, from its share of the secret."""
-        free = self.free(field, query)
-        return engine.polynomial(field, rows, self.coefficients(field, query), max(self.levels), free)
+    def plan(self, field: Residues, query: Vector) -> Plan:
+        """Return the polynomial, with the terms that are free of y."""
+        coefficients = tuple(self.coefficients(field, query))
+        return Plan("polynomial", field, coefficients, max(self.levels), constant=self.free(field, query))

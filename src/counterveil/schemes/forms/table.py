@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from ... import engine
 from ...algebra import checks
 from ...algebra.arrays import Vector
 from ...algebra.field import Residues
+from ...engine import Plan
 from ...errors import TableOverflow, WrongShape, WrongType
 from .form import Form, Question
 
@@ -70,6 +69,6 @@ class Table(Form):
         checks.in_range(f"costs[{j}]", array, 0)
         return [int(v) for v in array]
 
-    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
+    def plan(self, field: Residues, query: Vector) -> Plan:
         """Return a server's value for every row, from its share of the tables."""
-        return engine.table(field, rows, query, np.array([R + 1 for R in self.levels]))
+        return Plan("table", field, (query,), sizes=tuple(R + 1 for R in self.levels))
