@@ -349,7 +349,7 @@ def _held(records: Records | Bytes, length: int) -> Records:
         raise WrongShape("records", got=f"shape {records.shape}", expected=f"(any, {length})")
     held = hold(records)
     if held.length != length:
-        raise WrongShape("records", got=f"records of {held.length} bytes", expected=f"{length}")
+        raise WrongShape("records", got=f"shape ({len(held)}, {held.length})", expected=f"(any, {length})")
     return held
 
 
