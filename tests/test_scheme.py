@@ -94,7 +94,7 @@ def test_q_is_the_smallest_prime_above_the_bound(name: str, parameters: dict[str
 def test_as_much_collusion_as_the_servers_bear(form: str, servers: int, collusion: int) -> None:
     assert make_scheme(f"{form}/distances", levels=3, d=2, servers=servers).collusion == collusion
     fewest = make_scheme(f"{form}/distances", levels=3, d=2, collusion=collusion)
-    assert fewest.servers == FORMS[form](levels=[3]).degree * collusion + 1
+    assert fewest.servers == FORMS[form](levels=(3,)).degree * collusion + 1
 
 
 @pytest.mark.parametrize("form", FORMS)

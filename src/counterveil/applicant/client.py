@@ -28,6 +28,7 @@ from ..terms.agreement import Peer, Traffic, check_agreement
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
 from ..terms.wire import Reply, Request, SignedTerms, Terms, Ticket
+from .ask import compile_question
 from .conversation import Asked, Offer, Progress, everyone, make_offer, settle
 from .exchange import Connections
 from .explain import Explanation, explain
@@ -166,7 +167,7 @@ class AsyncClient:
         wishes = Preferences.of(preferences, **more)
         values = as_person(person, deployment.schema.names)
         own = deployment.schema.codes(values, clamp=clamp)
-        question, costs = deployment.question(own, wishes)
+        question, costs = compile_question(deployment, own, wishes)
         asked = Asked(offer, self._ticket(offer, ticket, robust), question, spread=spread)
         opened = await self._fetch(asked, spending)
         # Every connection is closed: from here on nothing that happens can be seen by a server.

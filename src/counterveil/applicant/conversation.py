@@ -23,8 +23,9 @@ from ..crypto.keys import SIGNATURE_BYTES, is_signed
 from ..crypto.packages import unpackage
 from ..crypto.randomness import KEY_BYTES, Fresh, Randomness, keystream, new_key, uniform
 from ..errors import Disagreement, InvalidInput, Malformed, NotOffered, Refused, ServerFault, Tampered
+from ..schema.costs import Costs
 from ..schema.layouts import Record, decode
-from ..schema.preferences import Costs, Preferences
+from ..schema.preferences import Preferences
 from ..schemes.fetch import Spir, make_spir
 from ..schemes.forms import Question
 from ..schemes.reveals import Outcome, Reader
@@ -33,6 +34,7 @@ from ..terms import wire
 from ..terms.agreement import Peer
 from ..terms.deployment import Deployment
 from ..terms.wire import Reply, Request, SignedTerms, Ticket
+from .ask import compile_question
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]  # bytes of answers that came, of so many
@@ -66,7 +68,7 @@ def _rehearsed(deployment: Deployment, rows: int) -> float:
     own = np.array([feature.largest // 2 for feature in schema.features], dtype=np.int64)
     wishes = _most_wishes(deployment)
     began = time.monotonic()
-    question, _ = deployment.question(own, wishes)
+    question, _ = compile_question(deployment, own, wishes)
     scheme = scheme.among(range(1, scheme.needed() + 1))
     queries = scheme.query(question, Fresh())
     compiled = time.monotonic() - began
@@ -96,7 +98,7 @@ def _most_wishes(deployment: Deployment) -> Preferences:
         increase_only=ordered,
     )
     try:
-        deployment.question(np.zeros(len(deployment.schema.features), dtype=np.int64), wishes)
+        compile_question(deployment, np.zeros(len(deployment.schema.features), dtype=np.int64), wishes)
     except NotOffered:
         return Preferences()
     return wishes

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ..algebra.arrays import Vector
+from ..applicant.ask import compile_question
 from ..applicant.explain import Explanation, explain
 from ..crypto.randomness import new_key
 from ..institution.database import Database
+from ..schema.costs import Costs
 from ..schema.frames import as_person
 from ..schema.layouts import Record, decode
-from ..schema.preferences import Costs, Preferences
+from ..schema.preferences import Preferences
 from ..schemes.fetch import make_spir
 from ..schemes.fetch import run as fetch_record
 from ..schemes.scheme import run
@@ -61,7 +63,7 @@ class Local:
     def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record], list[int]]:
         """Play all parties for one question: N answers, then k record steps; return the records and their rows."""
         deployment, scheme = self.deployment, self.deployment.scheme
-        question, costs = deployment.question(own, wishes)
+        question, costs = compile_question(deployment, own, wishes)
         common = scheme.common(self._key, self._digest, ticket=new_key())
         asked = run(scheme, self._rows, question, common=common, records=self.database.records)
         positions = deployment.choose(scheme.reveal.relative(scheme.field, asked.revealed), spread)

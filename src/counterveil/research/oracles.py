@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..algebra.arrays import Vector
+from ..applicant.ask import compile_question
 from ..applicant.client import Client
 from ..crypto.randomness import new_key
 from ..errors import OutOfRange
@@ -17,7 +18,6 @@ from ..inprocess.bank import Local
 from ..institution.database import Database
 from ..schema.preferences import Preferences
 from ..schemes.forms import Question
-from ..schemes.forms.table import Table as TableForm
 from ..schemes.scheme import Scheme, run
 from ..terms.deployment import Deployment
 
@@ -41,10 +41,8 @@ class Seen(NamedTuple):
 
 def unbounded(scheme: Scheme) -> Scheme:
     """Return the scheme as a cheat asks it: costs as large as the field holds, which no server can see."""
-    if not isinstance(scheme.form, TableForm):
-        return scheme
     room = bisect_left(range(scheme.field.q), scheme.field.q, key=lambda B: scheme.reveal.least(B, scheme.servers)) - 1
-    return replace(scheme, form=replace(scheme.form, cap=room // scheme.form.d))
+    return replace(scheme, form=scheme.form.unbounded(room))
 
 
 class InProcess:
@@ -89,5 +87,5 @@ class OverHttp:
 
     def fetch(self, own: Vector) -> Vector:
         """Ask as a person with these codes; return the codes of the record that comes back."""
-        question, _ = self.deployment.question(own, Preferences())
+        question, _ = compile_question(self.deployment, own, Preferences())
         return self._client.reveal(question, ticket=self._ticket())[1].codes

@@ -21,6 +21,7 @@ from ..algebra.field import Residues
 from ..crypto.randomness import VERSION, Common, Fresh, Randomness, Streams, frame, new_key
 from ..engine import Blocks
 from ..errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
+from . import defaults
 from .forms import Form, Question, make_form
 from .reveals import Outcome, Reader, Reveal, Symbols, make_reveal
 
@@ -267,9 +268,9 @@ def make_scheme(
     *,
     levels: int | Sequence[int],
     d: int,
-    shuffle: bool = False,
-    d_min: int = 1,
-    expansion: int = 1,
+    shuffle: bool = defaults.SHUFFLE_BARE,
+    d_min: int = defaults.D_MIN,
+    expansion: int = defaults.EXPANSION,
     servers: int | None = None,
     collusion: int | None = None,
     alphas: Sequence[int] | None = None,
