@@ -98,7 +98,7 @@ def feasible(form: Form, reveal: str) -> bool:
     """Whether every query to every server can be enumerated under this reveal: at most 300, or 1,000 without a mask."""
     scheme = tiny(form, reveal)
     most = 300 if REVEALS[reveal].masked and REVEALS[reveal].differences else 1000
-    return scheme.field.q**scheme.symbols <= most
+    return bool(scheme.field.q**scheme.symbols <= most)
 
 
 def commons(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> Iterator[FixedCommon]:

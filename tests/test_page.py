@@ -244,6 +244,8 @@ def test_the_servers_keys_can_be_compared(browser: Browser, credit: Service) -> 
         ({"max_weight": 2**53 - 1}, "terms"),
         ({"max_weight": 90}, "terms"),
         ({"scheme": "linear/differences"}, "form"),
+        ({"scheme": "capped_l1/differences", "options": {"form": {"percent": 50}}}, "form"),
+        ({"options": {"form": {"percent": 50}}}, "form"),
         ({"scheme": "table/everything"}, "terms"),
         ({"d_min": 3}, "terms"),
     ],

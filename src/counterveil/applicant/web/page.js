@@ -53,7 +53,8 @@ function addresses(way) {
 function trouble(error, again) {
   const known = error instanceof Trouble && Object.hasOwn(WORDS.trouble, error.code) ? error.code : "refused";
   const [heading, text] = WORDS.trouble[known];
-  const detail = known === "input" ? error.detail : error.server ? `${text} (${error.server})` : text;
+  const about = known === "form" ? error.detail : error.server;
+  const detail = known === "input" ? error.detail : about ? `${text} (${about})` : text;
   const way = make("div", { className: "way" });
   if (!config.fixed && ["addresses", "plain", "unreachable", "disagree", "impostor", "ticket_for_other_servers"].includes(known)) addresses(way);
   if (again) way.append(make("button", { type: "button", onclick: again }, WORDS.again));
