@@ -26,6 +26,7 @@ from rich.table import Table
 from starlette.concurrency import run_in_threadpool
 
 from counterveil import AsyncClient, Database, Deployment, Field, Numeric, Preferences, Schema, engine
+from counterveil.applicant.ask import compile_question
 from counterveil.crypto.keys import (
     COMMON,
     PRIVATE,
@@ -150,7 +151,7 @@ async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, 
     field = Field(deployment.scheme.field.q)
     bodies = []
     for person in people:
-        question, _ = deployment.question(deployment.schema.codes(person), Preferences())
+        question, _ = compile_question(deployment, deployment.schema.codes(person), Preferences())
         bodies.append(pack(field, np.concatenate(question.costs or [])))
     async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
 

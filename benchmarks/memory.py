@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from counterveil import Database, Numeric, Preferences, Schema
+from counterveil.applicant.ask import compile_question
 from counterveil.crypto.keys import COMMON, PUBLIC, SERVER_PRIVATE, read_public, write_keys
 from counterveil.crypto.randomness import Fresh
 from counterveil.institution.database import Counts
@@ -93,7 +94,7 @@ def ask(url: str) -> tuple[float, float]:
     deployment, rows = deployment_of(manifest.terms), manifest.terms.rows
     ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 300)
     person = deployment.schema.codes({f"x{j}": j % LEVELS for j in range(FEATURES)})
-    question, _ = deployment.question(person, Preferences())
+    question, _ = compile_question(deployment, person, Preferences())
     share = wire.pack(deployment.scheme.field, deployment.scheme.query(question, Fresh())[0])
     spir = make_spir(servers=2, collusion=1, length=deployment.record_bytes)
     selection = spir.query(rows, 0, Fresh())[0].tobytes()

@@ -28,6 +28,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from counterveil import Client, Counterfactual, Database, Preferences
+from counterveil.applicant.ask import compile_question
 from counterveil.cli.ask import show, traffic_table
 from counterveil.crypto.keys import (
     COMMON,
@@ -123,7 +124,7 @@ def show_noise(client: Client, sent: dict[int, list[Request]], person: dict[str,
     """
     deployment = client.deployment
     scheme = deployment.scheme
-    question, _ = deployment.question(deployment.schema.codes(person), PREFERENCES)
+    question, _ = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
     table = Table(title="What server 1 saw of the question", box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column(f"the first six of {scheme.symbols} numbers mod {scheme.field.q:,}")
@@ -178,7 +179,7 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         console.print()
         show_noise(client, sent, person)
         console.print(traffic_table(client.peers))
-        _, costs = deployment.question(deployment.schema.codes(person), PREFERENCES)
+        _, costs = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
         least = min(sum(costs.of(row)) for row in database.codes) / deployment.unit
         same = isinstance(found, Counterfactual) and found.cost == least
         console.print(f"Same cost as a search in the clear: {'yes' if same else 'NO'}.")

@@ -32,6 +32,7 @@ from counterveil import (
     run,
 )
 from counterveil.algebra.field import Field
+from counterveil.applicant.ask import compile_question
 from counterveil.crypto.garbling import Garbler, hashed, tweaks
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.crypto.packages import unpackage
@@ -247,7 +248,7 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     deployment = Deployment.of(schema())
     scheme = deployment.scheme
     person = {"income": 2000, "job": "driver", "school": "basic", "owner": False}
-    question, _ = deployment.question(deployment.schema.codes(person), Preferences(**PREFERENCES))
+    question, _ = compile_question(deployment, deployment.schema.codes(person), Preferences(**PREFERENCES))
     good = ticket(servers[0], 7)
     queries = scheme.query(question, Pads(1))
     first = servers[0]

@@ -21,6 +21,7 @@ from counterveil import (
     Schema,
     local,
 )
+from counterveil.applicant.ask import compile_question
 from counterveil.errors import NotOffered, OutOfRange
 from counterveil.research.datasets import german_credit
 from counterveil.schema.frames import Table
@@ -295,10 +296,10 @@ def test_every_question_has_one_shape(german: tuple[Schema, list[Person], list[P
     for n, own in enumerate(bad[:40]):
         wishes = random_wishes(rng, schema, own, METRICS[n % 4], 0.3) if n else {}
         codes = schema.codes({f.name: own[f.name] for f in schema.features})
-        question, _ = bank.deployment.question(codes, Preferences.of(wishes))
+        question, _ = compile_question(bank.deployment, codes, Preferences.of(wishes))
         sizes.add(len(bank.deployment.scheme.form.encode(question)))
         some = {"weights": wishes.get("weights", {}), "immutable": wishes.get("immutable", [])}
-        question, _ = linear.question(codes, Preferences.of(some))
+        question, _ = compile_question(linear, codes, Preferences.of(some))
         linear_sizes.add(len(linear.scheme.form.encode(question)))
     assert sizes == {sum(f.largest + 1 for f in schema.features)}
     assert linear_sizes == {linear.scheme.form.symbols}

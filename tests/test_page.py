@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page
 
 from browser import answered, chromium, fill, opened
 from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local
+from counterveil.applicant.ask import compile_question
 from counterveil.crypto.keys import Issuer, fingerprint
 from counterveil.research.datasets import german_credit
 from counterveil.terms import wire
@@ -79,7 +80,7 @@ def wish(
 
 
 def cost_of(bank: Any, person: dict[str, Any], wishes: dict[str, Any], codes: dict[str, int]) -> float:
-    _, costs = bank.deployment.question(bank.deployment.schema.codes(person), Preferences.of(wishes))
+    _, costs = compile_question(bank.deployment, bank.deployment.schema.codes(person), Preferences.of(wishes))
     return float(sum(costs.of([codes[f.name] for f in costs.features])) / bank.deployment.unit)
 
 
@@ -110,7 +111,7 @@ def test_a_question_with_locks_ranges_and_weights(
         assert isinstance(expected, Counterfactual)
         assert found["codes"] is not None
         assert cost_of(bank, person, wishes, found["codes"]) == expected.cost
-        _, costs = bank.deployment.question(bank.deployment.schema.codes(person), Preferences.of(wishes))
+        _, costs = compile_question(bank.deployment, bank.deployment.schema.codes(person), Preferences.of(wishes))
         assert expected.cost == min(sum(costs.of(row)) for row in credit.database.codes) / bank.deployment.unit
 
 
@@ -243,6 +244,8 @@ def test_the_servers_keys_can_be_compared(browser: Browser, credit: Service) -> 
         ({"max_weight": 2**53 - 1}, "terms"),
         ({"max_weight": 90}, "terms"),
         ({"scheme": "linear/differences"}, "form"),
+        ({"scheme": "capped_l1/differences", "options": {"form": {"percent": 50}}}, "form"),
+        ({"options": {"form": {"percent": 50}}}, "form"),
         ({"scheme": "table/everything"}, "terms"),
         ({"d_min": 3}, "terms"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,11 @@ from counterveil.algebra.field import Residues
 from counterveil.crypto.randomness import Common
 from counterveil.engine import Plan
 from counterveil.institution.masking import UNLIMITED, nearest_gap
-from counterveil.schemes.conformance import check_form, check_reveal
+from counterveil.schema.costs import PREFERENCES, Costs
+from counterveil.schema.tariff import Tariff
+from counterveil.schemes.conformance import check_form, check_kind, check_reveal
 from counterveil.schemes.forms import Form, make_form
+from counterveil.schemes.forms.table import Table
 from counterveil.schemes.protocols import make_protocol
 from counterveil.schemes.reveals import Opened, Reveal, make_reveal
 from databases import Case, cases
@@ -96,7 +99,7 @@ def test_q_is_the_smallest_prime_above_the_bound(name: str, parameters: dict[str
 def test_as_much_collusion_as_the_servers_bear(form: str, servers: int, collusion: int) -> None:
     assert make_scheme(f"{form}/distances", levels=3, d=2, servers=servers).collusion == collusion
     fewest = make_scheme(f"{form}/distances", levels=3, d=2, collusion=collusion)
-    assert fewest.servers == FORMS[form](levels=[3]).degree * collusion + 1
+    assert fewest.servers == FORMS[form](levels=(3,)).degree * collusion + 1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -106,6 +109,23 @@ def test_every_form_conforms_and_costs_what_plain_arithmetic_says(form: str, cas
     check_form(made, case.rows, case.question(form))
     assert np.array_equal(made.costs(case.rows, case.question(form)), case.plain(form))
     assert made.name == form or (form == "even_norm" and case.norm == 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_deploys_as_it_is_registered(form: str) -> None:
+    check_kind(FORMS[form])
+    assert {f.name for f in fields(counterveil.Preferences)} == set(PREFERENCES)
+
+
+def test_conformance_refuses_a_form_whose_answers_are_explained_with_other_costs() -> None:
+    class Other(Table):
+        def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
+            return Question(costs=[table // 2 for table in costs.tables]), costs
+
+    with pytest.raises(AssertionError, match="something else than the explanation says"):
+        check_kind(Other)
+    with pytest.raises(NotImplementedError, match="InTheClear has no example"):
+        check_kind(InTheClear)
 
 
 @given(case=cases(most_rows=30))

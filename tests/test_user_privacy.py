@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from counterveil import Question, Scheme, make_scheme, retrieve
+from counterveil import FORMS, Question, Scheme, make_scheme, retrieve
 from counterveil.algebra.gf256 import GF256
 from counterveil.crypto.randomness import Fresh
 from counterveil.crypto.sharing import split
 from counterveil.schemes.fetch import Polynomials, Subsets, make_spir
 from counterveil.schemes.scheme import run
-from enumeration import Fixed, FixedCommon, views
+from enumeration import Fixed, FixedCommon, tiny, told_apart, user_private, views
 
 SMALL = {
     "euclidean": make_scheme("baseline", levels=1, d=2),
@@ -57,21 +57,22 @@ def test_any_t_servers_see_the_same_whatever_is_asked(name: str) -> None:
     scheme = SMALL[name]
     everything = list(questions(scheme))
     assert len(everything) > 1
-    for servers in combinations(range(scheme.servers), scheme.collusion):
-        counters = [views(scheme, question, servers) for question in everything]
-        assert all(counter == counters[0] for counter in counters), servers
-        assert len(counters[0]) == scheme.field.q ** (scheme.symbols * scheme.collusion)
+    assert user_private(scheme, everything)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_all_servers_together_do_tell_questions_apart(name: str) -> None:
-    scheme = SMALL[name]
-    together = {
-        tuple(scheme.form.encode(question)): views(scheme, question, range(scheme.servers))
-        for question in questions(scheme)
-    }
-    for (_, a), (_, b) in combinations(together.items(), 2):
-        assert not a & b
+    assert told_apart(SMALL[name], list(questions(SMALL[name])))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_so_it_is_with_every_form_that_is_registered(form: str) -> None:
+    """On the example that the form brings; a form without one fails here."""
+    example = FORMS[form].example()
+    for reveal in ("distances", "sealed") if example.form.additive else ("distances",):
+        scheme = tiny(example.form, reveal)
+        assert user_private(scheme, example.questions)
+        assert told_apart(scheme, example.questions)
 
 
 def test_t_plus_1_servers_do_tell_questions_apart() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import make_vectors
 from counterveil import Deployment, Preferences, Schema
 from counterveil.algebra.field import Field
+from counterveil.applicant.ask import compile_question
 from counterveil.applicant.client import Client
 from counterveil.crypto.keys import is_signed
 from counterveil.crypto.packages import unpackage
@@ -126,7 +127,9 @@ def test_the_recorded_question_is_recovered() -> None:
     question, terms = SERVICE["question"], TERMS
     deployment = Deployment.of(Schema.from_builtins(terms["schema"]))
     scheme = deployment.scheme
-    asked, _ = deployment.question(deployment.schema.codes(question["person"]), Preferences.of(question["preferences"]))
+    asked, _ = compile_question(
+        deployment, deployment.schema.codes(question["person"]), Preferences.of(question["preferences"])
+    )
     answers = [
         wire.unpack("answer", scheme.field, wire.decode_reply(bytes.fromhex(a), "answer").body, 4)
         for a in question["answers"]

@@ -27,6 +27,7 @@
         ├── InvalidTerms       a terms file that is missing, altered, or for other servers
         ├── TooManyLiars       more answers contradict each other than can be corrected
         ├── NotOffered         a preference that this deployment's form cannot take
+        ├── BrokenPlugin       a package that brings a form, and the form cannot be used
         └── MissingPackage     an optional package that is not installed
 
     CounterveilWarning (a UserWarning)
@@ -161,6 +162,10 @@ class TooManyLiars(InvalidInput):
 
 class NotOffered(InvalidInput):
     """A preference that this deployment's form cannot take."""
+
+
+class BrokenPlugin(InvalidInput):
+    """A form that an installed package brings and that does not import, or is no form of that name."""
 
 
 class MissingPackage(InvalidInput):

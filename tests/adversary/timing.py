@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from counterveil.applicant import client as client_module
 from counterveil.applicant import explain
+from counterveil.applicant.ask import compile_question
 from counterveil.applicant.client import AsyncClient
 from counterveil.applicant.conversation import Conversation
 from counterveil.applicant.exchange import Connections
@@ -58,7 +59,7 @@ class OldOrder(AsyncClient):
             lines.close = closing  # type: ignore[method-assign]
             deployment = conversation.deployment
             own = deployment.schema.codes(self.person)
-            _, costs = deployment.question(own, Preferences.of(self.wishes))
+            _, costs = compile_question(deployment, own, Preferences.of(self.wishes))
             given = {f.name: f.given(self.person.get(f.name)) for f in deployment.schema.cost_features}
             with suppress(Tampered):
                 explain.explain(deployment, costs, given, conversation.checked(costs))

@@ -28,6 +28,7 @@ from ..terms.agreement import Peer, Traffic, check_agreement
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
 from ..terms.wire import SignedTerms, Terms, Ticket
+from .ask import compile_question
 from .conversation import Conversation, Progress, Watch
 from .exchange import Connections, everyone, settle
 from .explain import Explanation, explain
@@ -167,7 +168,7 @@ class AsyncClient:
         wishes = Preferences.of(preferences, **more)
         values = as_person(person, deployment.schema.names)
         own = deployment.schema.codes(values, clamp=clamp)
-        question, costs = deployment.question(own, wishes)
+        question, costs = compile_question(deployment, own, wishes)
         conversation = self._conversation(offer, self._ticket(offer, ticket, robust), question, spread=spread)
         await self._carry(conversation, spending)
         # Every connection is closed: from here on nothing that happens can be seen by a server.

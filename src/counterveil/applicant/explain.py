@@ -10,10 +10,10 @@ from typing import Any
 import narwhals as nw
 
 from ..errors import MissingPackage
+from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
 from ..schema.layouts import Record
-from ..schema.preferences import Costs
 from ..terms.deployment import Deployment
 
 _WORDS = {
@@ -231,7 +231,7 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     """Say what the fetched records mean to this person; feasibility is decided on their codes (rule 11).
 
     If the nearest row breaks the constraints of one feature, relaxing those alone helps. If it breaks more, no single
-    one does in a table deployment: every forbidden change costs the same there, so the least total breaks the fewest.
+    one does where every forbidden change costs the same, since the least total then breaks the fewest.
     """
     features = {feature.name: feature for feature in costs.features}
     broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
@@ -245,7 +245,7 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     return NoCounterfactual(
         tuple(advice),
         tuple(features[name] for name in least),
-        hopeless=deployment.scheme.form.name == "table" and not advice,
+        hopeless=deployment.scheme.form.forbids_evenly and not advice,
     )
 
 

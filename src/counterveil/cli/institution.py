@@ -21,7 +21,7 @@ from ..crypto.keys import Issuer, SigningKey, bind_common, read_common
 from ..crypto.randomness import key_id
 from ..errors import InvalidKey, MissingPackage, UnknownName, WrongType
 from ..institution.database import Database
-from ..research.leakage import estimate, populations
+from ..research.leakage import clear_costs, estimate, populations
 from ..schema.frames import Table, as_label
 from ..schema.schema import Schema
 from ..service.dashboard import Operator, read_token
@@ -259,5 +259,5 @@ def _bits(database: Database, deployment: Deployment) -> float:
         return reveal.capacity(deployment.scheme.field, count)
     generator = np.random.default_rng(1)  # noqa: TID251 - a simulation
     own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
-    cases = populations(deployment.clear_costs(database.codes, each) for each in own)
+    cases = populations(clear_costs(deployment, database.codes, each) for each in own)
     return estimate(reveal, cases, count, samples=10, generator=generator).bits

@@ -21,11 +21,11 @@ from ..algebra.field import Field
 from ..errors import NotOffered
 from ..institution.database import Database
 from ..schema.features import Categorical
-from ..schema.preferences import Tariff
 from ..schema.schema import Schema
-from ..schemes.forms import Question
+from ..schema.tariff import Tariff
+from ..schemes.forms import Question, form_named
 from ..schemes.reveals import Opened
-from ..schemes.scheme import Scheme
+from ..schemes.scheme import Scheme, pair_named
 from ..terms.deployment import Deployment
 from .oracles import Oracle, Shown, in_process, unbounded
 
@@ -82,14 +82,13 @@ def _costs(scheme: Scheme, shown: Shown, rows: int) -> Vector:
 
 
 def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,)) -> list[Point]:
-    """Ask from the origin and from the end of every axis: d + 1 honest questions (`linear`, `weighted`, `euclidean`).
+    """Ask from the origin and from the end of every axis: d + 1 honest questions to a form of power 2.
 
     ‖y‖² - ‖y - R e_j‖² = 2R y_j - R². Differences leave all rows shifted by one unknown vector, which the norms tell,
     together with one-hot columns that sum to a constant. A mask averages out over `repeats`.
     """
-    deployment, form = oracle.deployment, oracle.deployment.scheme.form
+    deployment = oracle.deployment
     R, d, truth = deployment.tariff.stretch, rows.shape[1], rows.astype(np.int64)
-    weight = None if form.name == "euclidean" else [1] * d
     totals: list[Any] = [0.0] * (d + 1)
     points, asked = [], 0
     for repeat in repeats:
@@ -98,7 +97,7 @@ def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,
                 x = np.zeros(d, dtype=np.int64)
                 if j:
                     x[j - 1] = R
-                shown = oracle.reveal(Question(x, weight))
+                shown = oracle.reveal(Question(x))
                 totals[j] = totals[j] + _costs(deployment.scheme, shown, len(rows))[: len(rows)]
             asked += 1
         along = np.stack([(totals[0] - total) / asked for total in totals[1:]], axis=1)
@@ -129,7 +128,7 @@ def _from_differences(deployment: Deployment, norms: Any, along: Any) -> Vector:
     return np.asarray(np.rint(first) + delta)
 
 
-# --- reading levels off sums: `table` deployments ------------------------------------------------------------------
+# --- reading levels off sums: tabular forms ------------------------------------------------------------------------
 
 
 class Digits:
@@ -238,10 +237,16 @@ def _keys(deployment: Deployment, most: int) -> list[int]:
     return keys
 
 
-def tickets_needed(deployment: Deployment, rows: int) -> int:
-    """Return how many tickets it takes to read, or to link, all features of a `table` deployment, or to fetch all."""
-    if not deployment.scheme.reveal.capacity(deployment.scheme.field, rows):
+def tickets_needed(deployment: Deployment, rows: int) -> int | None:
+    """Return how many tickets a known attack takes to rebuild the rows, None where none is known.
+
+    It reads or links all features of a tabular form, asks from every axis of a squared distance, or fetches all rows.
+    """
+    scheme = deployment.scheme
+    if not scheme.reveal.capacity(scheme.field, rows):
         return rows
+    if not scheme.form.tabular:
+        return scheme.form.d + 1 if scheme.form.power == 2 and not scheme.reveal.shuffle else None
     if not deployment.scheme.reveal.shuffle:
         return len(Digits(deployment, deployment.tariff.cap).groups)
     most = unbounded(deployment.scheme).form.bound
@@ -330,8 +335,8 @@ def attack_all(
     reports = []
     d_min = d_min or 4 * Tariff(database.schema, 1, 1).stretch
     for plan in track(list(_plans(d_min)), description="attacks", transient=True, disable=not progress):
-        stretched = not plan.scheme.startswith("table")
-        held = one_hot(database) if stretched else database
+        form, _ = pair_named(plan.scheme)
+        held = database if form_named(form).tabular else one_hot(database)
         try:
             deployment = Deployment.of(held.schema, scheme=plan.scheme, record=held.record, **plan.parameters)
         except NotOffered:
@@ -353,11 +358,11 @@ def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100)
     against += (f", d_min {reveal.d_min}" if reveal.masked else "") + (", shuffled" if reveal.shuffle else "")
     against += ", as deployed"
     reports = []
-    if scheme.form.name == "table":
+    if scheme.form.tabular:
         name, attack = ("linking orders", linking) if reveal.shuffle else ("level reading", level_reading)
         stops = _TICKETS if reveal.capacity(scheme.field, len(rows)) else _ROW
         reports.append(Report(name, against, tuple(attack(oracle, rows)), stops))
-    elif not reveal.shuffle and scheme.form.name != "even_norm":
+    elif not reveal.shuffle and scheme.form.power == 2:
         reports.append(Report("multilateration", against, tuple(multilateration(oracle, rows)), _TICKETS))
     probed = tuple(probing(oracle, rows, tickets=tickets))
     return [*reports, Report("probing", against, probed, "few tickets: one is a row")]

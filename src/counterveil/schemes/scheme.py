@@ -23,6 +23,7 @@ from ..crypto.randomness import VERSION, Common, Fresh, Randomness, Streams, fra
 from ..engine import Rows, as_rows, hold
 from ..engine.party import Inbox, Party, Role, Send, Take, chained, play
 from ..errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
+from . import defaults
 from .forms import Form, Question, make_form
 from .protocols import Choose, Held, Outcome, Protocol, Request, Seen, Size, make_protocol
 from .reveals import Reveal, make_reveal
@@ -338,9 +339,9 @@ def make_scheme(
     *,
     levels: int | Sequence[int],
     d: int,
-    shuffle: bool = False,
-    d_min: int = 1,
-    expansion: int = 1,
+    shuffle: bool = defaults.SHUFFLE_BARE,
+    d_min: int = defaults.D_MIN,
+    expansion: int = defaults.EXPANSION,
     servers: int | None = None,
     collusion: int | None = None,
     alphas: Sequence[int] | None = None,

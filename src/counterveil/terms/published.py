@@ -23,7 +23,8 @@ from ..schema.schema import Schema
 from ..schemes.protocols import Size
 from . import wire
 from .deployment import Deployment, Holdings
-from .wire import Parameters, SignedTerms, Terms
+from .parameters import WINDOW
+from .wire import SignedTerms, Terms
 
 _PURPOSE: Final = "terms"
 _LONGEST = 1 << 30  # bytes of an answer
@@ -36,7 +37,7 @@ def make_terms(
     keys: Sequence[bytes],
     service: str,
     is_open: bool = False,
-    window: int = 600,
+    window: int = WINDOW,
     robust: int = 0,
 ) -> Terms:
     """Return what all servers of a deployment say in public. `keys` are the servers' own public keys, by number."""
@@ -54,7 +55,7 @@ def make_terms(
         version="counterveil/2",
         service=service,
         schema=deployment.schema.to_builtins(),
-        parameters=Parameters(**deployment.parameters()),
+        parameters=deployment.parameters(),
         q=str(scheme.field.q),
         alphas=scheme.alphas,
         rows=database.rows,
@@ -113,10 +114,9 @@ def deployment_of(terms: Terms) -> Deployment:
     """Return the deployment that terms describe, after checking that q and the alphas are what they must be."""
     try:
         schema = Schema.from_builtins(terms.schema, "schema of the manifest")
-        parameters = {name: getattr(terms.parameters, name) for name in terms.parameters.__struct_fields__}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NoMask)
-            made = Deployment.of(schema, record=terms.record, **parameters)
+            made = Deployment.of(schema, record=terms.record, **terms.parameters.chosen())
         scheme = replace(made.scheme, alphas=tuple(terms.alphas), field=replace(made.scheme.field, q=int(terms.q)))
     except (InvalidInput, CounterveilWarning) as error:
         raise Disagreement(f"the servers' terms are refused: {error}") from None

@@ -26,12 +26,14 @@ from ..algebra.words import packed
 from ..crypto.randomness import ID_BYTES, frame
 from ..errors import Malformed
 from ..schema.layouts import RecordKind
+from .parameters import MOST_RECORDS as MOST_RECORDS
+from .parameters import MOST_SERVERS as MOST_SERVERS
+from .parameters import Parameters as Parameters
+from .parameters import Server as Server
 
 VERSION: Final = 2  # of messages, tickets, terms, and of what the servers derive from their common key
 MEDIA_TYPE = "application/octet-stream"
 MANIFEST_PATH, ANSWER_PATH, RECORD_PATH = "/v1/manifest", "/v1/answer", "/v1/record"
-MOST_SERVERS = 64
-MOST_RECORDS = 255
 MOST_LIARS = 5  # finding them tries every set of so many servers
 ENVELOPE = 1024  # bytes that a message has at most around its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
@@ -40,7 +42,6 @@ _BLOCK = 1 << 16  # symbols packed at a time
 _BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # bytes of the length that follows, by MessagePack's kind of binary
 _TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # bidirectional overrides
 
-Server = Annotated[int, Meta(ge=1, le=MOST_SERVERS)]
 Servers = Annotated[tuple[Server, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
 Time = Annotated[int, Meta(ge=0, lt=1 << 53)]  # seconds since 1970, as exact in JavaScript as here
 Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
@@ -122,25 +123,6 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]
     among: Servers
     body: bytes
-
-
-class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the institution chose; `Deployment.of` takes the same names."""
-
-    scheme: Annotated[str, Meta(max_length=100)]
-    servers: Server
-    collusion: Server
-    k: Annotated[int, Meta(ge=1, le=MOST_RECORDS)]
-    max_weight: Annotated[int, Meta(ge=1, lt=1 << 53)]
-    shuffle: bool
-    d_min: Annotated[int, Meta(ge=1, lt=1 << 53)]
-    norm: Annotated[int, Meta(ge=2, le=64)]
-
-    @property
-    def reveal(self) -> str:
-        """What a question reveals, in one line, as tickets name it."""
-        order = ", shuffled" if self.shuffle else ""
-        return self.scheme.partition("/")[2] + order + (f", mask below {self.d_min}" if self.d_min > 1 else "")
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -106,7 +106,8 @@ function trouble(error, again) {
   const told = error instanceof Trouble ? error : new Trouble("refused");
   const known = Object.hasOwn(WORDS.trouble, told.code) ? told.code : "refused";
   const [heading, text] = WORDS.trouble[known];
-  const detail = known === "input" ? told.detail : told.server ? `${text} (${told.server})` : text;
+  const about = known === "form" ? told.detail : told.server;
+  const detail = known === "input" ? told.detail : about ? `${text} (${about})` : text;
   const way = make("div", { className: "way" });
   if (!config.fixed && ["addresses", "plain", "unreachable", "disagree", "impostor", "ticket_for_other_servers"].includes(known)) addresses(way);
   if (again) way.append(make("button", { type: "button", onclick: again }, WORDS.again));

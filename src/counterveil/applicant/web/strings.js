@@ -95,7 +95,7 @@ export const WORDS = {
     impostor: ["A server is not the one that this page knows", "Its address, its key or the institution's signature is another. Nothing was asked."],
     plain: ["This address is not encrypted", "Whoever is on the way to the servers could read your question. Nothing was asked; an address must begin with https."],
     no_issuer: ["This page is not complete", "It does not say whose servers it may trust, so it asks none. Load it anew from a server."],
-    form: ["This page cannot ask these servers", "They run a scheme for programs. The command line can ask them."],
+    form: ["This page cannot ask these servers", "They use a form of the question that this page does not know. The command line can ask them."],
     addresses: ["Which servers?", "Give the addresses of two or more servers."],
     ticket_missing: ["A ticket is needed", "The institution gives you some. Paste them below; nobody learns what you ask with them."],
     ticket_none_left: ["No ticket is left here", "Every ticket that was pasted is used. If your batch has more, paste them below."],

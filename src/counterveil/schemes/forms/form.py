@@ -1,4 +1,8 @@
-"""The contract of a form: what is shared of a question, and how a server turns a share into one value per row."""
+"""The contract of a form of the question: what is shared of it, and how a server turns a share into one value per row.
+
+A form also says how it is deployed: which preferences it takes, what of the rows it scans, how costs become a question.
+So no other package needs to know any form by its name.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +19,10 @@ from ...algebra import checks
 from ...algebra.arrays import Codes, Vector
 from ...algebra.field import Field, Residues, smallest_prime_above
 from ...engine import Plan, Rows, as_rows
-from ...errors import WrongShape, WrongType
+from ...errors import NotOffered, WrongShape, WrongType
+from ...schema.costs import Costs
+from ...schema.tariff import Tariff
+from .. import defaults
 
 MOST_LEVELS = 2**31 - 1
 
@@ -35,6 +42,14 @@ class Question:
     costs: Sequence[ArrayLike] | None = None
 
 
+class Example(NamedTuple):
+    """A form so small that every share and every database can be enumerated, with rows and questions for it."""
+
+    form: Form
+    rows: Codes
+    questions: tuple[Question, ...]  # no two have the same secret
+
+
 @dataclass(frozen=True, kw_only=True)
 class Form(ABC):
     """A form over codes y_j in [0:R_j], j = 1..d, with weights w_j in [1:L].
@@ -43,10 +58,16 @@ class Form(ABC):
     """
 
     levels: tuple[int, ...]  # R_j, the largest code of each feature
-    max_weight: int = 10  # L
+    max_weight: int = defaults.MAX_WEIGHT  # L
 
     degree: ClassVar[int] = 1  # e: degree, in the shares, of the part of the cost that contains y
     additive: ClassVar[bool] = False  # whether values of shares that add up to the secret add up to its value
+
+    # What a deployment of the form asks.
+    offers: ClassVar[frozenset[str]] = frozenset()  # the preferences that it takes, of `schema.costs.PREFERENCES`
+    options: ClassVar[frozenset[str]] = frozenset()  # its own public parameters, which a deployment may choose
+    forbids_evenly: ClassVar[bool] = False  # every forbidden change costs the same: the least total breaks the fewest
+    tabular: ClassVar[bool] = False  # the secret is a number for each level, whatever number the applicant likes
 
     def __post_init__(self) -> None:
         levels = checks.integers("levels", self.levels, (None,))
@@ -60,6 +81,40 @@ class Form(ABC):
     @abstractmethod
     def name(self) -> str:
         """The form's name in the table of forms."""
+
+    @property
+    def power(self) -> int | None:
+        """n, where the cost is sum_j w_j (y_j - x_j)^n over the columns that `prepare` returns; else None."""
+        return None
+
+    @classmethod
+    def for_tariff(cls, tariff: Tariff, **options: Any) -> Form:  # noqa: ARG003
+        """Return the form that a deployment with this tariff uses; `options` are those that it names."""
+        raise NotOffered("scheme", got=cls.name, expected="a form that is a cost of change, such as table")
+
+    def prepare(self, tariff: Tariff, codes: Codes | Vector) -> Codes:
+        """Return what a server scans: the codes of the features that count, (M, d), as the form has them."""
+        return self.load(codes)
+
+    def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
+        """Return the question that asks for these costs, and the costs as this form counts them.
+
+        Security: both are private to the applicant. The question has the same shape whatever the costs are.
+        """
+        raise NotOffered("scheme", got=self.name, expected="a form that is a cost of change, such as table")
+
+    def unit(self, tariff: Tariff) -> int:
+        """Return the cost, at weight 1, of a change across a whole range."""
+        return tariff.unit
+
+    def unbounded(self, room: int) -> Form:
+        """Return the form as a cheat asks it, with costs up to `room`: no server sees what is shared."""
+        return self
+
+    @classmethod
+    def example(cls) -> Example:
+        """Return a small instance for the tests of conformance and of privacy, which run on every form."""
+        raise NotImplementedError(f"{cls.__name__} has no example(): its privacy cannot be enumerated")
 
     @property
     def d(self) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -11,7 +13,9 @@ from ...algebra.arrays import Vector
 from ...algebra.field import Residues
 from ...engine import Plan
 from ...errors import TableOverflow, WrongShape, WrongType
-from .form import Form, Question
+from ...schema.costs import PREFERENCES, Costs
+from ...schema.tariff import Tariff
+from .form import Example, Form, Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +30,34 @@ class Table(Form):
 
     name = "table"
     additive = True
+    offers = frozenset(PREFERENCES)
+    forbids_evenly = True
+    tabular = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cap is not None:
             object.__setattr__(self, "cap", checks.integer("cap", self.cap, 1))
+
+    @classmethod
+    def for_tariff(cls, tariff: Tariff, **options: Any) -> Form:
+        """Return the form over the schema's levels, bounded by a forbidden change of every feature."""
+        levels = tuple(f.largest for f in tariff.schema.cost_features)
+        return cls(levels=levels, cap=tariff.forbidden, **options)
+
+    def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
+        """Ask with the tables as they are: every preference is in them."""
+        return Question(costs=costs.tables), costs
+
+    def unbounded(self, room: int) -> Form:
+        """Return a table whose entries may be as large as the field holds."""
+        return Table(levels=self.levels, max_weight=self.max_weight, cap=room // self.d)
+
+    @classmethod
+    def example(cls) -> Example:
+        """Return the form over one feature of two levels that cost 0 or 1, with all tables that there are."""
+        form = cls(levels=(1,), cap=1)
+        return Example(form, form.load([[0], [1]]), tuple(Question(costs=[t]) for t in product((0, 1), repeat=2)))
 
     @property
     def symbols(self) -> int:
@@ -47,7 +74,7 @@ class Table(Form):
         if question.x is not None:
             self.point(question)
         if question.costs is None:
-            tables = self._squared_distances(question)
+            tables = self.distances(question)
         elif question.weights is not None:
             raise WrongType("weights", got="weights beside costs", expected="one or the other")
         else:
@@ -60,7 +87,8 @@ class Table(Form):
             raise TableOverflow("costs", got=f"a largest total of {total}", expected=f"at most {self.bound}")
         return [entry for entries in tables for entry in entries]
 
-    def _squared_distances(self, question: Question) -> list[list[int]]:
+    def distances(self, question: Question) -> list[list[int]]:
+        """Return the tables of a question that brings x and weights alone: weighted squared distances."""
         features = zip(self.weights(question), self.point(question), self.levels, strict=True)
         return [[w * (v - x) ** 2 for v in range(R + 1)] for w, x, R in features]
 
