@@ -268,7 +268,7 @@ class Database:
         try:
             return cls._parse(data)
         except InvalidInput as error:
-            raise InvalidBundle(str(path), got=f"{error.what}: {error.got}", expected=error.expected) from None
+            raise InvalidBundle.inside(str(path), error) from None
 
     @classmethod
     def _parse(cls, data: Bytes) -> Database:
@@ -393,9 +393,7 @@ def _chunk_codes(feature: Any, column: Any, chunk: slice, clamp: bool) -> Vector
     try:
         return feature.codes(column[chunk], clamp=clamp)  # type: ignore[no-any-return]
     except InvalidInput as error:
-        row = error.what.removeprefix(feature.name).strip("[]")
-        where = f"{feature.name}[{int(row) + chunk.start}]" if row.isdigit() else error.what
-        raise type(error)(where, got=error.got, expected=error.expected) from None
+        raise error if error.row is None else error.at(error.what, chunk.start + error.row) from None
 
 
 def _chunks(count: int) -> Iterator[slice]:

@@ -91,7 +91,7 @@ def read_terms(path: str | Path) -> SignedTerms:
     except OSError as error:
         raise InvalidTerms(str(path), got=error.strerror, expected="a terms file") from None
     except InvalidInput as error:
-        raise InvalidTerms(str(path), got=f"{error.what}: {error.got}", expected=error.expected) from None
+        raise InvalidTerms.inside(str(path), error) from None
 
 
 def write_terms(path: str | Path, signed: SignedTerms) -> None:
