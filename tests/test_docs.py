@@ -26,9 +26,9 @@ from counterveil.cli.institution import serve
 from counterveil.cli.provision import terms
 from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
+from counterveil.research.processes import free_port
 from counterveil.service.app import REFUSALS
 from counterveil.terms.wire import Manifest, Parameters, SignedTerms, Terms
-from service import free_port
 
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
