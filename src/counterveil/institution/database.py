@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from rich.progress import Progress, track
 
 from ..algebra import checks
 from ..algebra.arrays import Bytes, Codes, Vector
@@ -202,11 +201,12 @@ class Database:
         blind = hashlib.sha256(issuer.sign("blind", bytes.fromhex(bare.digest))).digest()
         named = replace(bare, signer=issuer.public, blind=blind)
         digest = hashlib.sha256(_json(named._manifest(bare.served))).digest()
-        records = track(bare.served, description="signing", transient=True, disable=not progress)
+        records = _watched(bare.served, "signing", bare.rows, progress)
         signatures = b"".join(issuer.sign("record", digest, record.tobytes()) for record in records)
         behind = np.frombuffer(signatures, dtype=np.uint8).reshape(-1, SIGNATURE_BYTES)
         secret = hashlib.sha256(issuer.sign("packages", digest)).digest()
-        packages = package_all(np.hstack([bare.served, behind]), secret, progress=progress)
+        signed = np.hstack([bare.served, behind])
+        packages = package_all(_watched(signed, "packaging", bare.rows, progress), secret)
         made = replace(named, served=packages, _opened_digest=digest.hex())
         made.__dict__["records"] = bare.served  # they are at hand: nobody need unpackage them
         return made
@@ -377,24 +377,29 @@ def _describe(array: Codes | Bytes) -> _Array:
 
 
 def _quantise(table: Table, schema: Schema, clamp: bool, progress: bool) -> Codes:
-    """Return the codes of all rows, feature by feature, under a progress bar where one is wanted."""
+    """Return the codes of all rows, feature by feature."""
     codes = np.empty((table.count, len(schema.features)), dtype=np.uint16)
-    with Progress(disable=not progress, transient=True) as bar:
-        task = bar.add_task("quantising", total=table.count * len(schema.features))
-        for j, feature in enumerate(schema.features):
-            column = table.column(feature.name)
-            for chunk in _chunks(table.count):
-                codes[chunk, j] = _chunk_codes(feature, column, chunk, clamp)
-                bar.advance(task, chunk.stop - chunk.start)
+    count = len(schema.features) * -(-table.count // _CHUNK)
+    for j, column, start in _watched(_chunks(table, schema), "quantising", count, progress):
+        chunk = slice(start, start + _CHUNK)
+        try:
+            codes[chunk, j] = schema.features[j].codes(column[chunk], clamp=clamp)
+        except InvalidInput as error:
+            raise error if error.row is None else error.at(error.what, start + error.row) from None
     return codes
 
 
-def _chunk_codes(feature: Any, column: Any, chunk: slice, clamp: bool) -> Vector:
-    try:
-        return feature.codes(column[chunk], clamp=clamp)  # type: ignore[no-any-return]
-    except InvalidInput as error:
-        raise error if error.row is None else error.at(error.what, chunk.start + error.row) from None
+def _chunks(table: Table, schema: Schema) -> Iterator[tuple[int, Any, int]]:
+    """Return every feature's column with every row that a chunk begins at; one column is held at a time."""
+    for j, name in enumerate(schema.names):
+        column = table.column(name)
+        yield from ((j, column, start) for start in range(0, table.count, _CHUNK))
 
 
-def _chunks(count: int) -> Iterator[slice]:
-    return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
+def _watched(parts: Iterable[Any], doing: str, count: int, progress: bool) -> Iterable[Any]:
+    """Return the parts, under a progress bar where one is wanted; only then is rich loaded."""
+    if not progress:
+        return parts
+    from rich.progress import track
+
+    return track(parts, description=doing, total=count, transient=True)
