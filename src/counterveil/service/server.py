@@ -23,6 +23,7 @@ from ..crypto.randomness import key_id
 from ..errors import InvalidBundle, InvalidKey, InvalidTerms, Refused
 from ..institution.database import Database
 from ..schemes.fetch import Spir, make_spir
+from ..schemes.rehearsal import rehearse
 from ..schemes.scheme import Scheme
 from ..terms import tickets, wire
 from ..terms.deployment import Deployment
@@ -112,16 +113,7 @@ class Server:
         self._key_id = key_id(key)
         bare = Manifest(number, self._key_id.hex(), ledger.instance.hex(), SOFTWARE, issued)
         self.manifest = msgspec.structs.replace(bare, signature=own.sign("manifest", *bare.signed()).hex())
-        self._rehearse()
-
-    def _rehearse(self) -> None:
-        """Run once what a question runs, with nothing in it, so that whatever is to be compiled is compiled now."""
-        field, count = self._scheme.field, len(self._rows)
-        standing = self._scheme.common(self._key, self._digest, None)
-        self._scheme.form.evaluate(field, self._rows, np.zeros(self._scheme.form.symbols, dtype=np.int64))
-        engine.xor(self._records, np.zeros(len(self._records), dtype=bool))
-        self._scheme.reveal.order(count, standing)
-        wire.pack(field, standing.elements("rehearsal", field.q, count))
+        rehearse(self._scheme, number, self._rows, self._records, wire.pack)
 
     def about(self) -> dict[str, Any]:
         """Return what is worth a line in the log when it starts."""
