@@ -20,6 +20,7 @@ from ..crypto.keys import Issuer, is_signed
 from ..errors import CounterveilWarning, Disagreement, InvalidBundle, InvalidInput, InvalidTerms, NoMask, NotOffered
 from ..schema.schema import Schema
 from . import wire
+from .addresses import canonical
 from .deployment import Deployment, Holdings
 from .wire import Parameters, SignedTerms, Terms
 
@@ -72,7 +73,7 @@ def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> Signed
     """Return the terms and the servers' addresses, by number, with the issuer's signature of both."""
     if issuer.public.hex() != terms.issuer:
         raise InvalidTerms("key", got="another issuer's", expected="the key that signed the bundle")
-    bare = SignedTerms(terms.text(), tuple(map(wire.canonical, addresses)), "0" * 128)
+    bare = SignedTerms(terms.text(), tuple(map(canonical, addresses)), "0" * 128)
     signature = issuer.sign(_PURPOSE, *bare.signed()).hex()
     return check_terms(wire.decode_terms(wire.encode_terms(msgspec.structs.replace(bare, signature=signature))))
 
