@@ -21,7 +21,7 @@ from rich.table import Table
 from counterveil import Database, Numeric, Preferences, Schema
 from counterveil.crypto.keys import PUBLIC, read_public, write_keys
 from counterveil.crypto.randomness import Fresh, new_key
-from counterveil.institution.database import Counts
+from counterveil.institution.bundle import Counts
 from counterveil.research.processes import Serve, free_port, publish, running
 from counterveil.schema.layouts import layout
 from counterveil.schemes.fetch import make_spir

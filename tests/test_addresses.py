@@ -30,5 +30,5 @@ def test_an_address_has_one_form(given: str, form: str) -> None:
      f"{ONE}/?", f"{ONE}/#", f"{ONE}/a b", f"{ONE}:99999", "https://[one]", f"{ONE};script-src", f"{ONE}/a/b/c/d/e"],
 )  # fmt: skip
 def test_what_is_no_address_or_could_mark_its_user_is_refused(given: str) -> None:
-    with pytest.raises(Malformed, match="expected an address such as https://one.example"):
+    with pytest.raises(Malformed, match="expected an address such as"):
         canonical(given)
