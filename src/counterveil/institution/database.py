@@ -2,9 +2,10 @@
 
 Security: secret to the institution and its servers.
 
-Servers need a signed database. Behind every record stands the issuer's signature of (digest, record), so that applicants
-can tell a true record from an altered one, and both are packaged, so that a mixture of records tells nothing. The
-digest is then public, and must not confirm a guess at the rows: a value that only the issuer can compute goes into it.
+Servers need a signed database. Behind every record stands the issuer's signature of (digest, record), so that
+applicants can tell a true record from an altered one, and both are packaged, so that a mixture of records tells
+nothing. The digest is then public, and must not confirm a guess at the rows: a value that only the issuer can compute
+goes into it.
 """
 
 from __future__ import annotations
