@@ -14,11 +14,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import rich.progress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from counterveil import Categorical, Counterfactual, Database, Numeric, Schema, local
+from counterveil.crypto.keys import Issuer
 from counterveil.errors import (
     EmptyDatabase,
     InvalidBundle,
@@ -148,6 +150,23 @@ def test_bad_input_gets_one_clear_error(
 def test_clamp_only_when_asked() -> None:
     built = Database.build(FRAME | {"income": [9000] * 6}, SCHEMA, accepted=ACCEPTED, clamp=True)
     assert built.codes[:, 0].tolist() == [10, 10]
+
+
+def test_a_progress_bar_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shows, issuer = [], Issuer()
+
+    def track(parts: Any, description: str, **options: Any) -> Any:
+        shows.append(description)
+        return rich.progress.Progress(disable=True).track(parts, total=options["total"])
+
+    monkeypatch.setattr("rich.progress.track", track)
+    quiet, shown = (
+        Database.build(FRAME, SCHEMA, accepted=ACCEPTED, progress=progress).sign(issuer, progress=progress)
+        for progress in (False, True)
+    )
+    assert shown.digest == quiet.digest
+    assert shown.packed == quiet.packed
+    assert shows == ["quantising", "signing", "packaging"]
 
 
 def test_a_row_number_counts_from_the_start_of_the_column() -> None:

@@ -26,9 +26,9 @@ from counterveil.cli.institution import serve
 from counterveil.cli.provision import terms
 from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
+from counterveil.research.processes import free_port
 from counterveil.service.app import REFUSALS
 from counterveil.terms.wire import Manifest, Parameters, SignedTerms, Terms
-from service import free_port
 
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
@@ -112,7 +112,9 @@ def test_the_experiments_page_prints_what_comes_out() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    for name, command in main.commands.items():
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
         names = [f"{name} {sub}" for sub in command.commands] if isinstance(command, click.Group) else [name]
         for each in names:
             assert f"counterveil {each} " in README, each

@@ -21,6 +21,7 @@ from browser import chromium
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
 from counterveil.errors import (
     EmptyDatabase,
+    InvalidInput,
     InvalidSchema,
     MissingValue,
     OutOfRange,
@@ -262,6 +263,20 @@ def test_frames_that_do_not_fit_the_schema() -> None:
         SCHEMA.quantise({name: [] for name in PERSON})
     with pytest.raises(WrongType, match="frame: got int, expected a pandas, polars or pyarrow frame"):
         SCHEMA.quantise(3)
+
+
+def test_a_row_number_counts_missing_values_too() -> None:
+    income = Numeric(name="income", low=0, high=10, step=1, missing="level")
+    job = Categorical(name="job", values=("clerk", "baker"), missing="level")
+    cases: list[tuple[Any, list[Any], type[InvalidInput]]] = [
+        (income, [None, 3, None, 11], OutOfRange),
+        (income, [None, 3, None, "many"], WrongType),
+        (job, [None, "clerk", None, "pilot"], UnknownValue),
+    ]
+    for feature, values, error in cases:
+        with pytest.raises(error, match=rf"^{feature.name}\[3\]: got ") as caught:
+            feature.codes(values)
+        assert (caught.value.what, caught.value.row) == (feature.name, 3)
 
 
 def test_values_are_shown_as_people_read_them() -> None:

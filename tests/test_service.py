@@ -704,7 +704,7 @@ def test_after_sigterm_the_ledgers_file_alone_holds_everything(tmp_path: Path) -
             assert not process.ledger.with_name(process.ledger.name + "-wal").exists()
             moved = tmp_path / f"moved-{process.number}"
             process.ledger.rename(moved)
-            process._command = [str(moved) if part == str(process.ledger) else part for part in process._command]
+            process.ledger = moved
         service.resume()
         with service.client() as client, pytest.raises(ServerFault, match="was used for another request"):
             client.ask({"x0": 9, "x1": 1}, ticket=used)

@@ -24,6 +24,7 @@ from ..schema.preferences import Preferences
 from ..schemes.forms import Question
 from ..schemes.protocols import Seen
 from ..terms import tickets, wire
+from ..terms.addresses import canonical
 from ..terms.agreement import Peer, Traffic, check_agreement
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
@@ -244,7 +245,7 @@ class AsyncClient:
 def _address(given: Any, insecure: bool) -> str:
     """Return an address in its one form; refuse what is none, and plain http to another machine."""
     try:
-        url = wire.canonical(str(given))
+        url = canonical(str(given))
     except Malformed:
         raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
     if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import socket
 import statistics
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +25,6 @@ import numpy as np
 from .. import engine
 from ..algebra.field import Field, smallest_prime_above
 from ..applicant.client import Client
-from ..crypto.keys import COMMON, PRIVATE, Issuer, write_keys
 from ..crypto.randomness import Fresh, new_key
 from ..engine import Plan, cpu
 from ..errors import MissingPackage
@@ -38,6 +35,7 @@ from ..schema.schema import Schema
 from ..schemes.fetch import make_spir
 from ..schemes.forms import Question
 from ..schemes.scheme import Scheme, make_scheme
+from .processes import serving
 
 RECORD = 146  # bytes: a signed record of the German credit data
 NOBODY, SERVER, TWO, THREE = (
@@ -348,51 +346,25 @@ def questions(rows: int, d: int, rounds: int = 7) -> Iterator[Asked]:
         bank = local(database, scheme)
         times = [_ask(lambda bank=bank: bank.ask(person)) for _ in range(rounds)]  # type: ignore[misc]
         yield Asked(f"in process, {scheme}", rows, statistics.median(times))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_keys(folder)
-        database.sign(Issuer.load(folder / PRIVATE)).save(folder / "bundle")
-        for scheme in ("table/differences", "table/sealed"):
-            with _servers(folder, scheme) as urls, Client(urls, patience=60) as client:
-                client.ask(person)
-                before = [(p.traffic.body_up, p.traffic.body_down) for p in client.peers]
-                times = [_ask(lambda client=client: client.ask(person)) for _ in range(rounds)]  # type: ignore[misc]
-                up, down = (
-                    sum(
-                        (p.traffic.body_up, p.traffic.body_down)[i] - b[i]
-                        for p, b in zip(client.peers, before, strict=True)
-                    )
-                    for i in (0, 1)
-                )
-                what = f"over HTTP, {scheme}"
-                yield Asked(what, rows, statistics.median(times), up // rounds, down // rounds)
+    for scheme in ("table/differences", "table/sealed"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            serving(Path(folder), database, scheme=scheme, is_open=True) as servers,
+            Client([server.url for server in servers]) as client,
+        ):
+            client.ask(person)
+            before = _bodies(client)
+            times = [_ask(lambda client=client: client.ask(person)) for _ in range(rounds)]  # type: ignore[misc]
+            up, down = (now - then for now, then in zip(_bodies(client), before, strict=True))
+            yield Asked(f"over HTTP, {scheme}", rows, statistics.median(times), up // rounds, down // rounds)
+
+
+def _bodies(client: Client) -> tuple[int, int]:
+    """Return how many bytes of bodies went up and came down so far, at all servers."""
+    return sum(p.traffic.body_up for p in client.peers), sum(p.traffic.body_down for p in client.peers)
 
 
 def _ask(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return 1000 * (time.perf_counter() - began)
-
-
-@contextmanager
-def _servers(folder: Path, scheme: str) -> Iterator[list[str]]:
-    """Run two servers on free ports."""
-    ports = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    processes = []
-    for n, port in enumerate(ports, start=1):
-        command = [sys.executable, "-c", "from counterveil.cli import main; main()", "serve", str(folder / "bundle")]
-        command += ["--server", str(n), "--common-key", str(folder / COMMON), "--open", "--new-ledger"]
-        command += ["--ledger", str(folder / f"{scheme.replace('/', '-')}-{n}"), "--port", str(port)]
-        command += ["--scheme", scheme, "--log-level", "error"]
-        processes.append(subprocess.Popen(command))  # noqa: S603
-    try:
-        yield [f"http://127.0.0.1:{port}" for port in ports]
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait()

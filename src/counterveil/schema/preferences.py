@@ -210,4 +210,4 @@ def _codes(what: str, feature: Feature, values: list[Any]) -> Vector:
     try:
         return feature.codes(values) if values else np.zeros(0, dtype=np.int64)
     except (MissingValue, OutOfRange, WrongType) as error:
-        raise type(error)(what, got=error.got, expected=error.expected) from None
+        raise error.at(what) from None

@@ -155,7 +155,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
             try:
                 codes.append(int(feature.codes([value], clamp=clamp)[0]))
             except (MissingValue, WrongType) as error:
-                raise type(error)(feature.name, got=error.got, expected=error.expected) from None
+                raise error.at(feature.name) from None
         return np.array(codes, dtype=np.int64)
 
     def values(self, codes: Iterable[int]) -> dict[str, Value]:

@@ -22,6 +22,7 @@ from ..errors import CounterveilWarning, Disagreement, InvalidBundle, InvalidInp
 from ..schema.schema import Schema
 from ..schemes.protocols import Size
 from . import wire
+from .addresses import canonical
 from .deployment import Deployment, Holdings
 from .parameters import WINDOW
 from .wire import SignedTerms, Terms
@@ -75,7 +76,7 @@ def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> Signed
     """Return the terms and the servers' addresses, by number, with the issuer's signature of both."""
     if issuer.public.hex() != terms.issuer:
         raise InvalidTerms("key", got="another issuer's", expected="the key that signed the bundle")
-    bare = SignedTerms(terms.text(), tuple(map(wire.canonical, addresses)), "0" * 128)
+    bare = SignedTerms(terms.text(), tuple(map(canonical, addresses)), "0" * 128)
     signature = issuer.sign(_PURPOSE, *bare.signed()).hex()
     return check_terms(wire.decode_terms(wire.encode_terms(msgspec.structs.replace(bare, signature=signature))))
 
@@ -94,7 +95,7 @@ def read_terms(path: str | Path) -> SignedTerms:
     except OSError as error:
         raise InvalidTerms(str(path), got=error.strerror, expected="a terms file") from None
     except InvalidInput as error:
-        raise InvalidTerms(str(path), got=f"{error.what}: {error.got}", expected=error.expected) from None
+        raise InvalidTerms.inside(str(path), error) from None
 
 
 def write_terms(path: str | Path, signed: SignedTerms) -> None:

@@ -9,12 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import ipaddress
-import re
 import unicodedata
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -26,6 +23,7 @@ from ..algebra.words import packed
 from ..crypto.randomness import ID_BYTES, frame
 from ..errors import Malformed
 from ..schema.layouts import RecordKind
+from .addresses import Address, canonical
 from .parameters import MOST_RECORDS as MOST_RECORDS
 from .parameters import MOST_SERVERS as MOST_SERVERS
 from .parameters import Parameters as Parameters
@@ -50,9 +48,6 @@ Hex16 = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
 Service = Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]{1,64}$")]
-# Nothing that could end a list of addresses in a page's content security policy.
-_ADDRESS = r"https?://[a-z0-9.:\[\]-]{1,200}(/[A-Za-z0-9._~-]{1,50}){0,4}"
-Address = Annotated[str, Meta(pattern=f"^{_ADDRESS}$")]
 RequestKind = Literal["query", "record-query"]
 ReplyKind = Literal["answer", "record-answer"]
 
@@ -286,26 +281,6 @@ def decode_ticket_text(text: str) -> Ticket:
 def check_terms(terms: Terms) -> Terms:
     """Refuse terms that no client could read."""
     return _from_json("terms", terms.text().encode(), Terms)
-
-
-def canonical(text: str) -> str:
-    """Return an address in its one form: lower case, no default port, no slash at the end; refuse what is none.
-
-    Whatever else an address could carry, a name, a query or a fragment, would mark who uses it.
-    """
-    try:
-        parts = urlsplit(text)
-        scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
-        if ":" in host:
-            host = f"[{ipaddress.IPv6Address(host)}]"
-        more = parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment
-    except ValueError:
-        scheme, host, port, more, parts = "", "", None, "", urlsplit("")
-    shown = "" if port in (None, 443 if scheme == "https" else 80) else f":{port}"
-    made = f"{scheme}://{host}{shown}{parts.path.rstrip('/')}"
-    if more or not host or not re.fullmatch(_ADDRESS, made) or re.search(r"[?#\\\s]", text):
-        raise Malformed("address", got=repr(text[:100]), expected="an address such as https://one.example")
-    return made
 
 
 def encode_terms(signed: SignedTerms) -> bytes:
