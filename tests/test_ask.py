@@ -22,13 +22,14 @@ from counterveil import (
     local,
 )
 from counterveil.errors import NotOffered, OutOfRange
+from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
 from counterveil.schema.frames import Table
+from datafiles import SHIPPED
 from people import (
     METRICS,
     Person,
     cost,
-    data_file,
     feasible,
     level,
     levels_of,
@@ -118,7 +119,7 @@ def test_german_credit(metric: str, german: tuple[Schema, list[Person], list[Per
 
 
 def wine() -> tuple[Schema, list[Person], list[Person]]:
-    with data_file("winequality-white.csv").open() as file:
+    with (SHIPPED / experiments.WINE).open() as file:
         people: list[Person] = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file, delimiter=";")]
     columns = {name: [p[name] for p in people] for name in people[0]}
     schema = Schema.infer(columns, exclude=["quality"], most_levels=50)
