@@ -17,6 +17,13 @@ settings.load_profile("counterveil")
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips one of its checks
 
 
+def pytest_report_header() -> list[str]:
+    """Say which cases this machine cannot run."""
+    from machine import left_out
+
+    return left_out()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In CI a skipped test is a failure."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from counterveil.algebra import compiled as machine_code
-from test_engine import Planted
+from planted import Planted
 
 STRANGER = 54_321
 PROGRAM = """
-from counterveil.machine_code import compiled
+from counterveil.algebra.compiled import compiled
 def twice(x):
     return 2 * x
 print(compiled(twice)(21))
