@@ -34,6 +34,7 @@ from counterveil.crypto.keys import (
 from counterveil.terms.published import make_terms, sign_terms, write_terms
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import SignedTerms, Ticket
+from patience import LONG
 from relay import Relay
 
 COMMAND = [sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')"]
@@ -78,7 +79,7 @@ class Process:
 
     def wait(self) -> None:
         """Wait until it listens."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + LONG
         while time.monotonic() < until:
             said = self.log.read_bytes()[self._mark :].decode()
             found = re.search(r"running on (https?)://[^:\s]+:(\d+)", said)
@@ -101,7 +102,7 @@ class Process:
     def stop(self) -> int:
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(LONG)
 
     def entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -159,7 +160,8 @@ class Service:
         write_terms(self.folder / "terms", self.issued)
 
     def client(self, **options: Any) -> Client:
-        return Client(self.urls, **options)
+        """Return a client that waits for servers as long as tests do, unless it is told otherwise."""
+        return Client(self.urls, **{"timeout": LONG, "patience": LONG} | options)
 
     def ticket(self, client: Client | None = None, servers: Sequence[int] | None = None, **options: Any) -> Ticket:
         """Mint a ticket, for all servers that the client knows."""
@@ -235,5 +237,5 @@ def ledger_rows(path: Path) -> list[Any]:
 def cli(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120, input=given
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=LONG, input=given
     )

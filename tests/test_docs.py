@@ -28,6 +28,7 @@ from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
 from counterveil.service.app import REFUSALS
 from counterveil.terms.wire import Manifest, Parameters, SignedTerms, Terms
+from patience import LONG
 from service import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,9 @@ def table_rows(text: str, columns: int) -> list[list[str]]:
 
 
 def test_readme_examples_run() -> None:
-    assert doctest.testfile(str(ROOT / "README.md"), module_relative=False).failed == 0
+    result = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_from_csv_to_explanation_as_printed(
@@ -82,7 +85,7 @@ def test_deploying_on_one_machine_as_printed(tmp_path: Path) -> None:
             cwd=tmp_path, env=os.environ | {"PATH": path}, stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip
     try:
-        shell.wait(timeout=120)
+        shell.wait(timeout=LONG)
     finally:
         os.killpg(shell.pid, signal.SIGTERM)  # the servers still run
     said = (tmp_path / "said").read_text()
@@ -133,7 +136,7 @@ def test_the_demo_finds_what_a_search_in_the_clear_finds() -> None:
         text=True,
         check=True,
         env=once,
-        timeout=120,
+        timeout=LONG,
     )
     assert "Bytes on the connections" in demo.stdout
     assert "Same cost as a search in the clear: yes." in demo.stdout

@@ -27,6 +27,8 @@ from counterveil.errors import InvalidKey, InvalidLedger, Refused, WrongType
 from counterveil.service import ledger as ledgers
 from counterveil.service import locks
 from counterveil.service.ledger import MOST_SERVED, Ledger, backup
+from machine import FULL, INSIDE
+from patience import LONG
 
 A, B = b"a" * 32, b"b" * 32
 LATER = 2**40
@@ -62,7 +64,7 @@ def process(
     script = f"""
 import sys
 from counterveil.errors import InvalidLedger
-from counterveil.ledger import Ledger
+from counterveil.service.ledger import Ledger
 try:
     ledger = Ledger({str(path)!r}, 1, key_id={key_id!r}, new={new!r})
     for ticket in {entered!r}:
@@ -145,7 +147,7 @@ def test_processes_race_and_one_wins(tmp_path: Path) -> None:
     racers = [context.Process(target=_race, args=(tmp_path / "l", n, results)) for n in range(3)]
     for racer in racers:
         racer.start()
-    outcomes = [results.get(timeout=120) for _ in racers]
+    outcomes = [results.get(timeout=LONG) for _ in racers]
     for racer in racers:
         racer.join()
     for each in zip(*outcomes, strict=True):
@@ -478,7 +480,7 @@ import resource, sqlite3, sys
 from contextlib import closing
 from pathlib import Path
 from counterveil.errors import Refused
-from counterveil.ledger import Ledger
+from counterveil.service.ledger import Ledger
 
 folder, real = Path(sys.argv[1]), sys.argv[2] == "disk"
 
@@ -524,18 +526,14 @@ print(sorted(file.name for file in folder.iterdir()))
 """
 
 
-@pytest.mark.parametrize("kind", ["disk", "limit"])
+@pytest.mark.parametrize("kind", FULL)
 def test_a_full_disk(tmp_path: Path, kind: str) -> None:
-    """On a real full disk, where one can be mounted; else, and in any case, on files that may not grow."""
+    """On a real full disk, where one can be mounted; everywhere on files that may not grow."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)]
-    inside = ["unshare", "--map-root-user", "--mount"]  # so it goes with the process
-    if kind == "disk":
-        with_mount = bool(shutil.which("unshare")) and subprocess.run([*inside, *mount], check=False).returncode == 0
-        kind = "disk" if with_mount else "limit"
     command = [sys.executable, "-c", _FULL, str(tmp_path), kind]
     if kind == "disk":
-        command = [*inside, "sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh", *command]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        command = [*INSIDE, "sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh", *command]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
     refused = "not_ready: the ledger cannot be written"
     expected = [refused, refused, "True", "ok", "True", "ok", "['l', 'l-shm', 'l-wal']"]
     assert found.stdout.splitlines() == expected, found.stderr

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from browser import chromium
+from browser import chromium, new_page
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
 from counterveil.errors import (
     EmptyDatabase,
@@ -475,7 +475,7 @@ def test_the_page_refuses_the_same_schemas() -> None:
     ]
     forged = [case for case in FORGED + strange if case[0] != "levels beyond words"]  # no JSON
     with chromium() as browser:
-        said = browser.new_page().evaluate(
+        said = new_page(browser).evaluate(
             """async ([module, schemas]) => {
               const { Schema } = await import(module);
               return schemas.map((text) => {
