@@ -20,6 +20,8 @@ from counterveil.research.oracles import InProcess, Seen
 from datafiles import SHIPPED
 from service import cli, numbers_database, running
 
+pytestmark = pytest.mark.slow
+
 
 def by_name(reports: list[Report]) -> dict[tuple[str, str], Report]:
     return {(report.attack, report.against.split(",")[0]): report for report in reports if "2^61" not in report.against}

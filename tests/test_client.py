@@ -223,6 +223,7 @@ def length(request: bytes) -> int:
     return int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
 
 
+@pytest.mark.slow
 def test_the_gap_before_the_record_query_is_a_multiple_of_a_public_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

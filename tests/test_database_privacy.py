@@ -38,7 +38,7 @@ def rows_for(form: str, reveal: str) -> int:
 
 OPENED = [name for name, reveal in REVEALS.items() if isinstance(reveal, Opened)]  # test_sealed has the others
 PAIRS = [
-    (form, reveal, shuffle)
+    pytest.param(form, reveal, shuffle, marks=[pytest.mark.slow] if form in ("weighted", "even_norm") else [])
     for form in FORMS
     for reveal in OPENED
     for shuffle in (False, True)

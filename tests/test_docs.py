@@ -57,7 +57,7 @@ def test_from_csv_to_explanation_as_printed(
     code = [line for line in blocks[0].splitlines() if line.strip() and not line.startswith("#")]
     assert len(code) < 20
     monkeypatch.chdir(tmp_path)
-    shutil.copy(ROOT / "src" / "counterveil" / "data" / "german_credit.csv", tmp_path)
+    shutil.copy(ROOT / "src" / "counterveil" / "research" / "data" / "german_credit.csv", tmp_path)
     space: dict[str, Any] = {}
     for block in blocks:
         exec(block, space)
@@ -68,6 +68,7 @@ def test_from_csv_to_explanation_as_printed(
     assert said[1].startswith("No accepted row satisfies your constraints.")
 
 
+@pytest.mark.slow
 def test_deploying_on_one_machine_as_printed(tmp_path: Path) -> None:
     """The page's own commands, in a shell."""
     (block,) = re.findall(r"```sh\n(.*?)```", DEPLOY, flags=re.S)
@@ -127,6 +128,7 @@ def test_every_preference_and_parameter_is_documented() -> None:
         assert f"`{preference.name}`" in page
 
 
+@pytest.mark.slow
 def test_the_demo_finds_what_a_search_in_the_clear_finds() -> None:
     """Two real server processes, a ticket, a question."""
     once = os.environ | {"ONCE": "1"}

@@ -219,6 +219,7 @@ def scan_elsewhere(**environment: str) -> None:
     assert plain == laid
 
 
+@pytest.mark.slow
 def test_damaged_code_is_not_used_nor_such_as_others_could_have_put_there(tmp_path: Path) -> None:
     folder, trace = tmp_path / "kept", tmp_path / "trace"
     scan_elsewhere(NUMBA_CACHE_DIR=str(folder))
@@ -238,6 +239,7 @@ def test_damaged_code_is_not_used_nor_such_as_others_could_have_put_there(tmp_pa
     assert trace.exists()  # the control: what is kept by oneself is read, and what is wrong with it done without
 
 
+@pytest.mark.slow
 def test_processors_that_are_kept_from_vectors_do_without(tmp_path: Path) -> None:
     scan_elsewhere(NUMBA_CACHE_DIR=str(tmp_path), NUMBA_CPU_NAME="generic")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2
 import msgspec
+import pytest
 
 from counterveil.applicant.client import Client
 from counterveil.terms import wire
@@ -23,6 +24,8 @@ from counterveil.terms.wire import Ticket
 from deployed import a_request, some_query
 from patience import LONG
 from service import ledger_rows, numbers_database, resident, running
+
+pytestmark = pytest.mark.slow
 
 
 def mutants(good: bytes, chance: random.Random) -> bytes:

@@ -26,6 +26,7 @@ from datafiles import OTHERS, SHIPPED, needs_compas
 from service import cli
 
 
+@pytest.mark.slow
 def test_the_synthetic_table_to_all_printed_digits() -> None:
     claims = experiments.synthetic()
     assert [round(claim.ours, 5) for claim in claims[:4]] == [1.14321, 0.94046, 0.91100, 0.77731]
@@ -84,6 +85,7 @@ def test_enumeration_is_the_definition(reveal: Reveal, costs: list[int], rows: i
     assert found.worst >= found.bits - 1e-9
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     reveals(), st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=6), min_size=1, max_size=3), st.integers(2, 3)
@@ -100,6 +102,7 @@ def test_estimates_agree_with_enumeration(reveal: Reveal, people: list[list[int]
     assert found.worst >= truth.worst - 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shuffle"), [("differences", False), ("masked", True), ("masked_differences", True)])
 def test_intervals_cover_as_often_as_they_say(name: str, shuffle: bool) -> None:
     """200 seeds: 95 % is between 180 and 199 of them but for one time in a thousand."""
@@ -147,6 +150,7 @@ def test_bad_questions_about_leakage() -> None:
         estimate(Index(), cases, 3, generator=np.random.default_rng(1))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @needs_compas
 def test_compas() -> None:
     claims = {claim.what: claim for claim in experiments.compas(OTHERS, applicants=8)}
@@ -158,6 +162,7 @@ def test_compas() -> None:
     assert diff.low < 2.8893 < diff.high
 
 
+@pytest.mark.slow
 def test_accuracy_through_the_real_schemes() -> None:
     """Within 3.5 standard errors of an independent run, of both together."""
     results = experiments.accuracy(SHIPPED, levels=(10, 50), d_mins=(1,), rounds=25)
@@ -167,6 +172,7 @@ def test_accuracy_through_the_real_schemes() -> None:
         assert abs(claim.ours - claim.printed) < 3.5 * math.hypot(result.error, result.error / 2), claim
 
 
+@pytest.mark.slow
 def test_reproduce_on_the_command_line(tmp_path: Path) -> None:
     options = ["--rounds", 2, "--levels", "10,20", "--d-min", "1,5", "--plots", tmp_path / "p", "--data", SHIPPED]
     said = cli("reproduce", "accuracy", *options)

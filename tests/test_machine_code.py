@@ -136,6 +136,7 @@ def test_who_lets_others_write_its_files_keeps_none(umask: int, fine: bool) -> N
         os.umask(before)
 
 
+@pytest.mark.slow
 def test_planted_code_is_not_run_where_a_group_could_have_planted_it(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     script, cache, trace = tmp_path / "program.py", tmp_path / "cache", tmp_path / "trace"

@@ -26,6 +26,8 @@ from patience import LONG
 from relay import Relay
 from service import Service, numbers_database, running
 
+pytestmark = pytest.mark.slow
+
 VECTORS = Path(__file__).parent.parent / "vectors"
 
 

@@ -455,6 +455,7 @@ def test_infer_takes_long_text_for_free_text() -> None:
     assert Schema.infer({"a": [1, 2, 3], "text": ["x", "y" * 201, "x"]}).names == ["a"]
 
 
+@pytest.mark.slow
 def test_the_page_refuses_the_same_schemas() -> None:
     source = (files("counterveil") / "applicant" / "web" / "schema.js").read_bytes()
     module = "data:text/javascript;base64," + base64.b64encode(source).decode()

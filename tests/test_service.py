@@ -35,6 +35,8 @@ from patience import LONG, wait_until
 from relay import Relay
 from service import Process, Service, cli, ledger_rows, numbers_database, resident, running
 
+pytestmark = pytest.mark.slow
+
 PREFERENCES: list[dict[str, Any]] = [
     {},
     {"immutable": ["age"], "weights": {"housing": 8}},

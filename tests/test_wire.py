@@ -197,6 +197,7 @@ def test_a_manifest_is_read_strictly() -> None:
             wire.decode_manifest(other)
 
 
+@pytest.mark.slow
 def test_a_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """Atheris, 40,000 inputs to every reader; `python tests/fuzz_wire.py` goes on for as long as one likes."""
     pytest.importorskip("atheris")

@@ -74,6 +74,7 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_questions_are_answered_while_forty_answers_are_never_read(sealed: Service) -> None:
     requests = captured(sealed, 40)
     before = resident(sealed)
@@ -86,6 +87,7 @@ def test_questions_are_answered_while_forty_answers_are_never_read(sealed: Servi
     assert not [e for e in sealed.processes[0].entries() if e["level"] == "error"]
 
 
+@pytest.mark.slow
 def test_health_is_told_while_six_hundred_connections_say_nothing(sealed: Service) -> None:
     half = posted(bytes(300))[:-9]
     for said in (b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n", half):
@@ -96,6 +98,7 @@ def test_health_is_told_while_six_hundred_connections_say_nothing(sealed: Servic
                 assert httpx2.get(sealed.urls[0] + path, timeout=LONG).status_code == 200
 
 
+@pytest.mark.slow
 def test_the_same_request_again_replaces_the_one_under_way(sealed: Service) -> None:
     (request,) = captured(sealed, 1)
     with connect(port_of(sealed), request) as first:
@@ -107,6 +110,7 @@ def test_the_same_request_again_replaces_the_one_under_way(sealed: Service) -> N
     assert len(whole) > 1 << 20
 
 
+@pytest.mark.slow
 def test_a_server_stops_although_somebody_does_not_read(tmp_path: Path) -> None:
     with running(tmp_path, numbers_database(4000, 8), 2, "--scheme", "table/sealed") as service:
         (request,) = captured(service, 1)
@@ -116,6 +120,7 @@ def test_a_server_stops_although_somebody_does_not_read(tmp_path: Path) -> None:
     assert "graceful shutdown exceeded" not in service.processes[0].log.read_text()
 
 
+@pytest.mark.slow
 def test_metrics_are_for_this_machine_and_the_operator(sealed: Service) -> None:
     right = {"authorization": f"Bearer {WORD}"}
     others: list[dict[str, str]] = [
@@ -133,6 +138,7 @@ def test_metrics_are_for_this_machine_and_the_operator(sealed: Service) -> None:
             assert "counterveil_rows" in http.get("/metrics", headers=headers | right).text
 
 
+@pytest.mark.slow
 def test_without_an_operator_metrics_are_for_this_machine_alone(tmp_path: Path) -> None:
     with (
         running(tmp_path, numbers_database(20, 2), 2) as service,
@@ -143,6 +149,7 @@ def test_without_an_operator_metrics_are_for_this_machine_alone(tmp_path: Path) 
         assert http.get("/metrics", headers={"via": "1.1 x", "authorization": "Bearer x"}).status_code == 403
 
 
+@pytest.mark.slow
 def test_pages_of_others_may_ask_and_read_nothing_else(sealed: Service) -> None:
     origin = {"origin": "https://elsewhere.example"}
     with httpx2.Client(base_url=sealed.urls[0], timeout=LONG, headers=origin) as http:
@@ -227,6 +234,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(said: bytes) -> None:
         assert rest(connection) == b""
 
 
+@pytest.mark.slow
 def test_the_next_request_on_a_connection_has_its_time_too(sealed: Service) -> None:
     with connect(port_of(sealed), b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /he") as connection:
         assert rest(connection).count(b"200 OK") == 1
@@ -254,6 +262,7 @@ def test_the_one_that_waited_longest_makes_room_for_one_more() -> None:
         assert is_open(served)  # it waits for the server, and not the server for it
 
 
+@pytest.mark.slow
 def test_tls_handshakes_are_counted_and_have_their_time(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     trusted = ssl.create_default_context(cafile=str(cert))

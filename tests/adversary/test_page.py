@@ -25,6 +25,8 @@ from patience import LONG, wait_until
 from relay import Relay
 from service import numbers_database
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 8  # bytes that appear by chance nowhere
 
 
