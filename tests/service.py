@@ -21,6 +21,7 @@ from counterveil.crypto.keys import PRIVATE, Issuer
 from counterveil.research.processes import BUNDLE, COMMAND, Serve, free_port, publish, start, stop
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import SignedTerms, Ticket
+from patience import LONG
 from relay import Relay
 
 
@@ -90,7 +91,8 @@ class Service:
         self.issuer, self.database = Issuer.load(self.folder / PRIVATE), Database.open(self.bundle)
 
     def client(self, **options: Any) -> Client:
-        return Client(self.urls, **options)
+        """Return a client that waits for servers as long as tests do, unless it is told otherwise."""
+        return Client(self.urls, **{"timeout": LONG, "patience": LONG} | options)
 
     def ticket(self, client: Client | None = None, servers: Sequence[int] | None = None, **options: Any) -> Ticket:
         """Mint a ticket, for all servers that the client knows."""
@@ -154,5 +156,5 @@ def ledger_rows(path: Path) -> list[Any]:
 def cli(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120, input=given
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=LONG, input=given
     )

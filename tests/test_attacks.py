@@ -12,12 +12,15 @@ import pytest
 
 from counterveil import Database, Deployment, Schema, local
 from counterveil.errors import EmptyDatabase, OutOfRange
+from counterveil.research import experiments
 from counterveil.research.advice import advise, coarser, write_choice
 from counterveil.research.attacks import Report, attack_all, attack_deployment, crafted, multilateration
 from counterveil.research.datasets import german_credit
 from counterveil.research.oracles import Shown, in_process
+from datafiles import SHIPPED
 from service import cli, numbers_database, running
-from test_leakage import DATA, needs_data
+
+pytestmark = pytest.mark.slow
 
 
 def by_name(reports: list[Report]) -> dict[tuple[str, str], Report]:
@@ -32,7 +35,7 @@ def credit() -> Database:
 
 @pytest.fixture(scope="module")
 def wine() -> Database:
-    with (DATA / "winequality-white.csv").open(newline="") as file:
+    with (SHIPPED / experiments.WINE).open(newline="") as file:
         names, *rows = csv.reader(file, delimiter=";")
     data: dict[str, list[Any]] = {name: [float(row[i]) for row in rows] for i, name in enumerate(names)}
     data["ok"] = [quality >= 5 for quality in data.pop("quality")]
@@ -70,7 +73,6 @@ def test_german_credit(credit: Database) -> None:
         assert by_name(reports)["linking orders", f"table/{reveal}"].last.rows > 0.5
 
 
-@needs_data
 def test_wine(wine: Database) -> None:
     check(attack_all(wine, tickets=20), columns=11)
 

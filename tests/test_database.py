@@ -194,6 +194,7 @@ def test_a_bundle_comes_back_as_it_was_and_is_the_same_twice(
     assert opened.counts == built.counts
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bundle"
     Database.build(FRAME, SCHEMA, accepted=ACCEPTED).save(path)

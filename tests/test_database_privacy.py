@@ -17,7 +17,7 @@ from enumeration import Fixed, database_private, feasible, rows_for, tiny
 
 OPENED = [name for name, reveal in REVEALS.items() if isinstance(reveal, Opened)]  # test_sealed has the others
 PAIRS = [
-    (form, reveal, shuffle)
+    pytest.param(form, reveal, shuffle, marks=[pytest.mark.slow] if form in ("weighted", "even_norm") else [])
     for form, kind in FORMS.items()
     for reveal in OPENED
     for shuffle in (False, True)

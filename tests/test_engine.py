@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,12 @@ from hypothesis import strategies as st
 from sympy import prevprime
 
 from counterveil import Field, engine, make_scheme, smallest_prime_above
-from counterveil.engine import cpu, plain
+from counterveil.engine import cpu, plain, scans
 from counterveil.engine.blocks import Blocks
 from counterveil.engine.cpu import CpuRows
+from machine import VECTORS
+from patience import LONG, wait_until
+from planted import Planted
 
 
 def table(field: Field, rows: Any, tables: list[Any]) -> Any:
@@ -112,13 +114,11 @@ def test_blocks_with_very_many_features(bits: int, d: int) -> None:
         assert np.array_equal(cpu.polynomial(field, blocks(codes), coefficients, 255), expected)
 
 
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("vectors", VECTORS)
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
 def test_tables_of_the_largest_entries_there_are(vectors: bool, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums that 64 bits hold three of, one of, or many."""
-    from counterveil.engine import scans
-
-    monkeypatch.setattr(scans, "VECTORS", vectors and scans.VECTORS)
+    monkeypatch.setattr(scans, "VECTORS", vectors)
     codes = np.full((130, 21), np.iinfo(kind).max if kind == np.uint8 else 300, dtype=kind)
     for bits in (31, 32, 33, 48, 49, 56, 57, 60, 61, 62):
         field = Field(int(prevprime(1 << bits)))
@@ -126,11 +126,9 @@ def test_tables_of_the_largest_entries_there_are(vectors: bool, kind: Any, monke
         assert set(table(field, blocks(codes), tables).tolist()) == {-21 % field.q}
 
 
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("vectors", VECTORS)
 def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from counterveil.engine import scans
-
-    monkeypatch.setattr(scans, "VECTORS", vectors and scans.VECTORS)
+    monkeypatch.setattr(scans, "VECTORS", vectors)
     rng, field = np.random.default_rng(1), Field(10_007)
     codes = rng.integers(0, 200, (1000, 9)).astype(np.uint8)
     tables, coefficients = [rng.integers(0, field.q, 256) for _ in range(9)], [rng.integers(0, field.q, 9)] * 2
@@ -161,17 +159,16 @@ def test_scans_asked_for_meanwhile_are_done_together(monkeypatch: pytest.MonkeyP
     def watched(self: Blocks, jobs: list[Any]) -> None:
         batches.append(len(jobs))
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(LONG)
         together(self, jobs)
 
     monkeypatch.setattr(Blocks, "_together", watched)
     questions = [[rng.integers(0, field.q, 16) for _ in range(6)] for _ in range(40)]
     with ThreadPoolExecutor(40) as pool:
         first = pool.submit(table, field, laid, questions[0])
-        assert begun.wait(30)
+        assert begun.wait(LONG)
         others = [pool.submit(table, field, laid, question) for question in questions[1:]]
-        while len(laid._waiting) < 39:
-            time.sleep(0.001)
+        wait_until(lambda: len(laid._waiting) >= 39)
         go_on.set()
         found = [each.result() for each in (first, *others)]
     assert batches == [1, 39]
@@ -185,19 +182,17 @@ def test_a_scan_that_fails_takes_nobody_along() -> None:
 
     def bad(*_: Any) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(LONG)
         raise MemoryError
 
     tables = [np.arange(7)] * 2
     with ThreadPoolExecutor(9) as pool:
         failing = [pool.submit(laid.scanned, bad)]
-        assert begun.wait(30)
+        assert begun.wait(LONG)
         good = [pool.submit(table, Field(101), laid, tables) for _ in range(4)]  # one of these takes the next turn
-        while len(laid._waiting) < 4:
-            time.sleep(0.001)
+        wait_until(lambda: len(laid._waiting) >= 4)
         failing += [pool.submit(laid.scanned, bad) for _ in range(4)]
-        while len(laid._waiting) < 8:
-            time.sleep(0.001)
+        wait_until(lambda: len(laid._waiting) >= 8)
         go_on.set()
         assert all(isinstance(each.exception(), MemoryError) for each in failing)
         for each in good:
@@ -229,16 +224,7 @@ def scan_elsewhere(**environment: str) -> None:
     assert plain == laid
 
 
-class Planted:
-    """What, being unpickled, leaves a trace."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = str(trace)
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (self.trace,)
-
-
+@pytest.mark.slow
 def test_damaged_code_is_not_used_nor_such_as_others_could_have_put_there(tmp_path: Path) -> None:
     folder, trace = tmp_path / "kept", tmp_path / "trace"
     scan_elsewhere(NUMBA_CACHE_DIR=str(folder))
@@ -258,6 +244,7 @@ def test_damaged_code_is_not_used_nor_such_as_others_could_have_put_there(tmp_pa
     assert trace.exists()  # the control: what is kept by oneself is read, and what is wrong with it done without
 
 
+@pytest.mark.slow
 def test_processors_that_are_kept_from_vectors_do_without(tmp_path: Path) -> None:
     scan_elsewhere(NUMBA_CACHE_DIR=str(tmp_path), NUMBA_CPU_NAME="generic")
 

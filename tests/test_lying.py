@@ -48,6 +48,7 @@ def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], li
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reveal", ["distances", "differences"])
 def test_a_liar_sees_what_an_honest_server_sees(reveal: str, tmp_path: Path) -> None:
     database = numbers_database(30, 3)
@@ -93,6 +94,7 @@ def test_a_ticket_draws_its_order_once(reveal: str, tmp_path: Path, monkeypatch:
             assert drawn == [30, 30] * n  # at both servers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reveal", ["sealed", "sealed_record"])
 def test_a_liar_who_garbles_something_else_learns_nothing(reveal: str, tmp_path: Path) -> None:
     """Gates of noise, one bit of a label, other decoding: some position comes of it, and the messages are the same."""
@@ -149,6 +151,7 @@ def test_one_rows_answer_plus_one_is_told_where_it_concerns_the_row_shown(tmp_pa
         assert "a server lied" in str(outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["table/differences", "table/distances", "linear-diff", "baseline"])
 def test_robust_mode_corrects_and_names_the_liar(name: str, tmp_path: Path) -> None:
     database = numbers_database(40, 3)

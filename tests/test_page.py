@@ -15,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from browser import answered, chromium, fill, opened
+from browser import answered, chromium, fill, new_page, opened
 from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local
 from counterveil.applicant.ask import compile_question
 from counterveil.crypto.keys import Issuer, fingerprint
@@ -23,8 +23,11 @@ from counterveil.research.datasets import german_credit
 from counterveil.terms import wire
 from counterveil.terms.tickets import mint
 from deployed import Deployed, deployed, garbage, noise, symbols
+from patience import LONG
 from relay import Relay
 from service import Service, numbers_database, running
+
+pytestmark = pytest.mark.slow
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -60,7 +63,7 @@ def ticket(service: Service, **options: Any) -> str:
 
 def one_file(service: Service, folder: Path) -> str:
     """Download the page as one file; return its address on the disk."""
-    (folder / "one.html").write_text(httpx2.get(service.urls[0] + "/counterveil.html").text)
+    (folder / "one.html").write_text(httpx2.get(service.urls[0] + "/counterveil.html", timeout=LONG).text)
     return f"file://{folder}/one.html"
 
 
@@ -124,7 +127,7 @@ def test_the_sentence_is_pythons(browser: Browser, credit: Service, people: list
 def test_one_file_works_from_a_disk(
     browser: Browser, credit: Service, people: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    reply = httpx2.get(credit.urls[0] + "/counterveil.html")
+    reply = httpx2.get(credit.urls[0] + "/counterveil.html", timeout=LONG)
     assert "attachment" in reply.headers["content-disposition"]
     assert "web/" not in reply.text
     (tmp_path / "one.html").write_text(reply.text)
@@ -136,13 +139,13 @@ def test_one_file_works_from_a_disk(
 
 
 def test_the_policy_is_strict(browser: Browser, credit: Service, people: list[dict[str, Any]]) -> None:
-    policy = httpx2.get(credit.urls[0]).headers["content-security-policy"]
+    policy = httpx2.get(credit.urls[0], timeout=LONG).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     connect = next(part for part in policy.split("; ") if part.startswith("connect-src "))
     assert sorted(connect.split()[1:]) == sorted(credit.urls)
     assert (
-        httpx2.get(credit.urls[0] + "/v1/manifest", headers={"origin": "https://x.example"}).headers[
+        httpx2.get(credit.urls[0] + "/v1/manifest", headers={"origin": "https://x.example"}, timeout=LONG).headers[
             "access-control-allow-origin"
         ]
         == "*"
@@ -199,7 +202,7 @@ def _the_other_states(browser: Browser, credit: Service, other: Service, folder:
     other.processes[1].kill()
     page.click("#ask")
     page.wait_for_selector("text=Still waiting for a server")
-    page.wait_for_selector(".trouble[data-code=unreachable]", timeout=30_000)
+    page.wait_for_selector(".trouble[data-code=unreachable]")
     assert page.inner_text("#tickets") == "No ticket here"
     other.processes[1].start()
     other.processes[1].wait()
@@ -634,11 +637,11 @@ def test_by_keyboard_alone(browser: Browser, credit: Service, people: list[dict[
 
 def test_the_operators_page(browser: Browser, credit: Service, people: list[dict[str, Any]]) -> None:
     address = credit.urls[0] + "/operator"
-    assert httpx2.get(address + "/status").status_code == 401
-    assert httpx2.get(address + "/status", headers={"authorization": "Bearer wrong"}).status_code == 401
+    assert httpx2.get(address + "/status", timeout=LONG).status_code == 401
+    assert httpx2.get(address + "/status", headers={"authorization": "Bearer wrong"}, timeout=LONG).status_code == 401
     with credit.client() as client:
         client.ask(people[0], ticket=credit.ticket(client))
-    page = browser.new_page()
+    page = new_page(browser)
     page.goto(address)
     page.fill("#token", "wrong")
     page.click("button")
@@ -656,5 +659,5 @@ def test_the_operators_page(browser: Browser, credit: Service, people: list[dict
 
 def test_no_operators_page_unless_enabled(tmp_path: Path) -> None:
     with running(tmp_path, numbers_database(10, 2), 2) as service:
-        assert httpx2.get(service.urls[0] + "/operator").status_code == 404
-        assert httpx2.get(service.urls[0] + "/operator/status").status_code == 404
+        assert httpx2.get(service.urls[0] + "/operator", timeout=LONG).status_code == 404
+        assert httpx2.get(service.urls[0] + "/operator/status", timeout=LONG).status_code == 404

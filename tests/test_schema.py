@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from browser import chromium
+from browser import chromium, new_page
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
 from counterveil.errors import (
     EmptyDatabase,
@@ -471,6 +471,7 @@ def test_infer_takes_long_text_for_free_text() -> None:
     assert Schema.infer({"a": [1, 2, 3], "text": ["x", "y" * 201, "x"]}).names == ["a"]
 
 
+@pytest.mark.slow
 def test_the_page_refuses_the_same_schemas() -> None:
     web = files("counterveil") / "applicant" / "web"
     source = "".join((web / name).read_text("utf-8") for name in ("constants.js", "schema.js"))
@@ -493,7 +494,7 @@ def test_the_page_refuses_the_same_schemas() -> None:
     ]
     forged = [case for case in FORGED + strange if case[0] != "levels beyond words"]  # no JSON
     with chromium() as browser:
-        said = browser.new_page().evaluate(
+        said = new_page(browser).evaluate(
             """async ([module, schemas]) => {
               const { Schema } = await import(module);
               return schemas.map((text) => {

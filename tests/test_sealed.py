@@ -129,6 +129,7 @@ def least(scheme: Scheme, rows: Any, question: Question, records: Any = None) ->
     return int(order[asked.position]), asked
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     st.integers(0, 2**32), st.integers(1, 5000), st.sampled_from(METRICS), st.sampled_from([0.0, 0.2, 0.5]),
@@ -316,6 +317,7 @@ def sample(scheme: Scheme, rows: Any, count: int = 250) -> list[Any]:
     return [features(scheme, t.answers, t.revealed, t.position) for t in played]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["distances", "differences", "masked", "masked_differences", "sealed", "sealed_record"]
 )
@@ -337,6 +339,7 @@ def test_only_sealed_answers_could_come_from_a_simulator(name: str) -> None:
     assert not told_apart(ours, made)
 
 
+@pytest.mark.slow
 def test_those_tests_see_a_colour_that_is_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: without point-and-permute, colours tell shares, and shares together tell costs."""
     honest = garbled._labels
@@ -351,6 +354,7 @@ def test_those_tests_see_a_colour_that_is_the_bit(monkeypatch: pytest.MonkeyPatc
     assert told_apart(sample(scheme, A), sample(scheme, B))
 
 
+@pytest.mark.slow
 def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another control: as protocol.md has it, the position alone would tell of ties; with r it is uniform."""
     scheme = make_scheme("table/sealed", levels=3, d=1, cap=3)

@@ -37,6 +37,9 @@ SMALL = {
     "other alphas": make_scheme("linear-diff", levels=1, d=1, max_weight=2, alphas=[4, 2]),
 }
 
+LARGE = ("weighted", "weighted, T = 2", "linear", "table, T = 2", "sealed table", "sealed table, one feature")
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in SMALL]
+
 
 def questions(scheme: Scheme) -> Iterator[Question]:
     """Every question there is for this scheme."""
@@ -52,7 +55,7 @@ def questions(scheme: Scheme) -> Iterator[Question]:
             yield from (Question(x, w) for w in product(range(1, form.max_weight + 1), repeat=form.d))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_any_t_servers_see_the_same_whatever_is_asked(name: str) -> None:
     scheme = SMALL[name]
     everything = list(questions(scheme))
@@ -60,7 +63,7 @@ def test_any_t_servers_see_the_same_whatever_is_asked(name: str) -> None:
     assert user_private(scheme, everything)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_all_servers_together_do_tell_questions_apart(name: str) -> None:
     assert told_apart(SMALL[name], list(questions(SMALL[name])))
 
@@ -96,6 +99,7 @@ def test_record_query_of_one_server_is_the_same_for_every_position(servers: int)
     assert together[0] != together[1] != together[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [(0, 1), (0, 2), (1, 2)])
 def test_record_query_of_any_two_of_three_servers_is_the_same_for_every_position(pair: tuple[int, int]) -> None:
     """Over GF(2^8) each coordinate has pads of its own: all 65,536 of them, for a coordinate of 0 and for one of 1."""

@@ -29,6 +29,7 @@ from counterveil.schemes.reveals import Opened
 from counterveil.service.app import REFUSALS
 from counterveil.terms import wire
 from deployed import serving
+from patience import LONG
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 WIRE: dict[str, Any] = json.loads((VECTORS / "wire.json").read_text("utf-8"))
@@ -110,14 +111,15 @@ def test_the_recorded_question_in_python_and_through_http(tmp_path: Path) -> Non
         answers = question["answers" if not kind else "record_answers"]
         for url, query, answer in zip(urls, queries, answers, strict=True):
             for _ in range(2):  # again: the very same answer
-                reply = httpx2.post(url + path, content=bytes.fromhex(query))
+                reply = httpx2.post(url + path, content=bytes.fromhex(query), timeout=LONG)
                 assert reply.status_code == 200
                 assert reply.content.hex() == answer
     for case in question["refused_by_server_1"]:
-        reply = httpx2.post(urls[0] + case["path"], content=bytes.fromhex(case["hex"]))
+        reply = httpx2.post(urls[0] + case["path"], content=bytes.fromhex(case["hex"]), timeout=LONG)
         assert (reply.json()["code"], reply.status_code) == (case["code"], REFUSALS[case["code"]][0]), case["why"]
     for case in WIRE["bad_messages"]:
-        assert httpx2.post(urls[0] + "/v1/answer", content=bytes.fromhex(case["hex"])).json()["code"] == "malformed"
+        reply = httpx2.post(urls[0] + "/v1/answer", content=bytes.fromhex(case["hex"]), timeout=LONG)
+        assert reply.json()["code"] == "malformed"
     assert made[0].ledger.count() == 2  # a malformed request burns nothing
     with Client(made[0].addresses, connect_to=dict(zip(made[0].addresses, urls, strict=True))) as client:
         assert wire.encode_manifest(client.peers[0].manifest) == wire.encode_manifest(made[0].manifest)
@@ -200,6 +202,7 @@ def test_a_manifest_is_read_strictly() -> None:
             wire.decode_manifest(other)
 
 
+@pytest.mark.slow
 def test_a_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """Atheris, 40,000 inputs to every reader; `python tests/fuzz_wire.py` goes on for as long as one likes."""
     pytest.importorskip("atheris")

@@ -124,6 +124,7 @@ def test_the_step_is_at_least_twice_what_is_computed(tmp_path: Path, monkeypatch
         assert offer.make_offer(made.issued, made.deployment).step == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liar", [None, 0, 2])
 def test_a_caught_liar_sees_sets_as_any_server_does(liar: int | None, tmp_path: Path) -> None:
     """Four servers, one may lie: whatever it did, a server sees every set of three that it is in equally often."""

@@ -160,6 +160,7 @@ def test_terms_that_changed_are_refused_where_a_file_pins_them(made: Deployed, t
     assert not asked(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url", ["http://one.example", "http://10.0.0.1:8000", "http://localhost.example", "http://0.0.0.0:1"]
 )

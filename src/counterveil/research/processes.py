@@ -33,8 +33,8 @@ from ..terms.wire import SignedTerms
 
 COMMAND = (sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')")
 BUNDLE, TERMS = "bundle", "terms"  # their names in the folder
-_START = 60  # seconds that a server may take to start
-_STOP = 60  # and to stop
+_START = 300  # seconds that a server may take to start
+_STOP = 300  # and to stop
 
 
 def free_port() -> int:
