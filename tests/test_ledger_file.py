@@ -26,6 +26,8 @@ from counterveil.crypto.randomness import new_id, new_key
 from counterveil.errors import InvalidKey, InvalidLedger, Refused, WrongType
 from counterveil.service.ledger import Entry, Key, Ledger, backup, locks, sqlite
 from ledgers import LATER, A, B, Clock, code, spend
+from machine import FULL, INSIDE
+from patience import LONG
 
 
 def copy(source: Path, target: Path) -> Path:
@@ -43,8 +45,6 @@ def process(
 import sys
 from counterveil.errors import InvalidLedger
 from counterveil.service.ledger import Entry, Key, Ledger
-from machine import FULL, INSIDE
-from patience import LONG
 try:
     ledger = Ledger({str(path)!r}, 1, key_id={key_id!r}, new={new!r})
     for ticket in {entered!r}:
