@@ -14,7 +14,7 @@ from counterveil import Database, Deployment, Schema, local
 from counterveil.errors import EmptyDatabase, OutOfRange
 from counterveil.research import experiments
 from counterveil.research.advice import advise, coarser, write_choice
-from counterveil.research.attacks import Report, attack_all, attack_deployment, crafted, multilateration
+from counterveil.research.attacks import Report, attack_all, attack_deployment, crafted, linking, multilateration
 from counterveil.research.datasets import german_credit
 from counterveil.research.oracles import Shown, in_process
 from datafiles import SHIPPED
@@ -213,3 +213,41 @@ def test_advice_needs_people_and_sense() -> None:
     with pytest.raises(EmptyDatabase, match="nobody who was rejected"):
         advise(good, schema, ("credit", "good"), levels=())
     assert max(f.steps for f in coarser(schema, 7).features if f.name in ("amount", "duration")) == 7
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("reveal", ["distances", "differences", "masked", "masked_differences"])
+def test_the_number_of_tickets_that_is_shown_is_what_the_attack_needs(reveal: str, shuffle: bool) -> None:
+    """`rebuilt_after` is worked out from public numbers; the attack, which knows no more, ends there."""
+    for rows, d, levels in ((60, 6, 400), (40, 12, 250)) if shuffle else ((60, 6, 20), (40, 12, 9)):
+        database = numbers_database(rows, d, levels)
+        d_min = 30 if "masked" in reveal else 1
+        deployment = Deployment.of(database.schema, scheme=f"table/{reveal}", shuffle=shuffle, d_min=d_min)
+        attack = linking if shuffle else crafted
+        curve = attack(in_process(database, deployment), deployment.rows(database.codes))
+        assert curve[-1].tickets == deployment.scheme.rebuilt_after
+        assert curve[-1].rows > 0.9
+        assert all(point.rows < 0.9 for point in curve[:-1])  # and no earlier
+        assert str(deployment.scheme.rebuilt_after) in deployment.lasts()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "d_min"), [("linear/distances", 1), ("linear/differences", 1), ("euclidean/masked", 40)]
+)
+def test_multilateration_ends_where_it_is_said_to(scheme: str, d_min: int) -> None:
+    database = numbers_database(30, 4)
+    deployment = Deployment.of(database.schema, scheme=scheme, shuffle=False, d_min=d_min)
+    needed = deployment.scheme.rebuilt_after
+    assert needed is not None
+    repeats = needed // (deployment.scheme.form.d + 1)
+    assert (repeats > 1) == (d_min > 1)
+    curve = multilateration(in_process(database, deployment), deployment.rows(database.codes), repeats=(repeats,))
+    assert curve[-1].tickets == needed
+    assert curve[-1].rows > 0.9
+
+
+def test_sealed_lasts() -> None:
+    database = numbers_database(30, 4)
+    deployment = Deployment.of(database.schema, scheme="table/sealed")
+    assert deployment.scheme.rebuilt_after is None
+    assert "one row a ticket" in deployment.lasts()

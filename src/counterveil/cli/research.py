@@ -199,8 +199,8 @@ def leakage(
     for made, leaked in found:
         interval = f"{leaked.low:,.0f} to {leaked.high:,.0f}"
         bits = ("≤ " if leaked.method == "bounded" else "") + f"{max(0.0, leaked.bits):,.1f}"
-        most, tickets = _holds(made, len(rows)), attacks.tickets_needed(made, len(rows))
-        known = "none" if tickets is None else f"{tickets} tickets"
+        most, tickets = _holds(made, len(rows)), made.scheme.rebuilt_after
+        known = "a row a ticket" if tickets is None else f"{tickets} tickets"
         name = _called(made.scheme.reveal)
         grid.add_row(name, bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", known)
     console.print(grid)
@@ -241,7 +241,7 @@ def _holds(deployment: Deployment, rows: int) -> float:
 
 def _rung(deployment: Deployment, leaked: Leakage, rows: int) -> dict[str, Any]:
     reveal = deployment.scheme.reveal
-    tickets, holds = attacks.tickets_needed(deployment, rows), _holds(deployment, rows)
+    tickets, holds = deployment.scheme.rebuilt_after, _holds(deployment, rows)
     return {
         "reveal": reveal.name, "shuffle": reveal.shuffle, "d_min": reveal.d_min, "bits": round(leaked.bits, 4),
         "interval": [round(leaked.low, 4), round(leaked.high, 4)], "method": leaked.method,

@@ -6,7 +6,6 @@ right rows afterwards, to count. Simulations: what is asked is drawn with a seed
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ..schema.features import Categorical
 from ..schema.schema import Schema
 from ..schema.tariff import Tariff
 from ..schemes.forms import Question, form_named
+from ..schemes.forms.table import digit_groups, link_keys
 from ..schemes.reveals import Opened
 from ..schemes.scheme import Scheme, pair_named
 from ..terms.deployment import Deployment
@@ -138,22 +138,14 @@ class Digits:
     what they are differences from.
     """
 
-    def __init__(self, deployment: Deployment, most: int, *, keys: Sequence[int] = ()) -> None:
+    def __init__(self, deployment: Deployment, most: int, *, linked: bool = False) -> None:
         self.schema, self.reveal = deployment.schema, deployment.scheme.reveal
         self.levels = [f.largest + 1 for f in self.schema.cost_features]
         self._shifted = self.reveal.differences or not isinstance(self.reveal, Opened)  # costs are known up to a shift
         self._scale = (2 if self.reveal.differences else 1) * self.reveal.d_min if self.reveal.masked else 1
-        self._most = max(1, most // self._scale)
-        self.groups: list[list[int]] = []
-        for feature in (f for f in range(len(self.levels)) if f not in keys):
-            if self.groups and self.fits([*self.groups[-1], feature]):
-                self.groups[-1].append(feature)
-            else:
-                self.groups.append([*keys, feature])
-
-    def fits(self, group: Sequence[int]) -> bool:
-        """Say whether one row's number can hold them all."""
-        return math.prod(self.levels[f] for f in group) <= self._most
+        largest = [levels - 1 for levels in self.levels]
+        self.keys = link_keys(largest, most // self._scale) if linked else []
+        self.groups = digit_groups(largest, most // self._scale, self.keys)
 
     def question(self, group: Sequence[int]) -> Question:
         """Return the question that tells a group's levels."""
@@ -204,8 +196,8 @@ def linking(oracle: Oracle, rows: Codes) -> list[Point]:
     nothing to join.
     """
     truth, most = rows.astype(np.int64), unbounded(oracle.deployment.scheme).form.bound
-    keys = _keys(oracle.deployment, most)
-    digits = Digits(oracle.deployment, most, keys=keys)
+    digits = Digits(oracle.deployment, most, linked=True)
+    keys = digits.keys
     if len(digits.groups) == 1:
         shown = digits.read(digits.groups[0], oracle, len(rows))[:, np.argsort(digits.groups[0])]
         common = Counter(map(tuple, shown.tolist())) & Counter(map(tuple, truth.tolist()))
@@ -222,35 +214,6 @@ def linking(oracle: Oracle, rows: Codes) -> list[Point]:
                 joined.setdefault(mark, {}).update(zip(group, row, strict=True))
         points.append(_linked(tickets, joined, keys, truth))
     return points
-
-
-def _keys(deployment: Deployment, most: int) -> list[int]:
-    """Return the features to join on: those with the most levels, as long as any other fits in beside them."""
-    digits, keys = Digits(deployment, most), list[int]()
-    features = range(len(digits.levels))
-    if digits.fits(features):
-        return []
-    for feature in sorted(features, key=lambda f: -digits.levels[f]):
-        others = [f for f in features if f not in (*keys, feature)]
-        if others and all(digits.fits([*keys, feature, other]) for other in others):
-            keys.append(feature)
-    return keys
-
-
-def tickets_needed(deployment: Deployment, rows: int) -> int | None:
-    """Return how many tickets a known attack takes to rebuild the rows, None where none is known.
-
-    It reads or links all features of a tabular form, asks from every axis of a squared distance, or fetches all rows.
-    """
-    scheme = deployment.scheme
-    if not scheme.reveal.capacity(scheme.field, rows):
-        return rows
-    if not scheme.form.tabular:
-        return scheme.form.d + 1 if scheme.form.power == 2 and not scheme.reveal.shuffle else None
-    if not deployment.scheme.reveal.shuffle:
-        return len(Digits(deployment, deployment.tariff.cap).groups)
-    most = unbounded(deployment.scheme).form.bound
-    return len(Digits(deployment, most, keys=_keys(deployment, most)).groups)
 
 
 def _linked(tickets: int, joined: dict[tuple[int, ...], dict[int, int]], keys: list[int], truth: Vector) -> Point:

@@ -141,6 +141,11 @@ class Scheme:
         """Whether a nearest row is found for every question; masked retrieval is approximate (rule 8)."""
         return self.reveal.exact
 
+    @property
+    def rebuilt_after(self) -> int | None:
+        """How many tickets rebuild the rows by the attacks we know; None where no attack does."""
+        return self.reveal.rebuilt_after(self.form, self.field)
+
     def query(self, question: Question, randomness: Randomness) -> Vector:
         """Return one query for each server, the rows of an (N, symbols) array.
 

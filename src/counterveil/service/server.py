@@ -167,7 +167,11 @@ class Server:
         """Return what is worth a line in the log when it starts."""
         terms, epoch = self.terms, self.epoch
         named = {"server": self.number, "of": terms.parameters.servers, "service": terms.service}
-        named |= {"scheme": terms.parameters.scheme, "gives": epoch.deployment.says(len(epoch.rows))}
+        named |= {
+            "scheme": terms.parameters.scheme,
+            "gives": epoch.deployment.says(len(epoch.rows)),
+            "lasts": epoch.deployment.lasts(),
+        }
         return named | {"rows": terms.rows, "tickets": terms.tickets, "digest": epoch.issued.digest.hex()}
 
     @property

@@ -135,6 +135,13 @@ class Deployment:
         records = "the nearest row" if self.k == 1 else f"up to {self.k} rows"
         return f"{scheme.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
 
+    def lasts(self) -> str:
+        """Say in words how many tickets rebuild the rows."""
+        tickets = self.scheme.rebuilt_after
+        if tickets is None:
+            return "no attack we know rebuilds the rows faster than one row a ticket"
+        return f"{tickets:,} ticket{'s' * (tickets != 1)} of one applicant rebuild{'s' * (tickets == 1)} the rows"
+
     def parameters(self) -> Parameters:
         """Return what `Deployment.of` made this from, schema and record aside."""
         scheme, form = self.scheme, self.scheme.form

@@ -21,6 +21,7 @@ import { fingerprint, hex, packVector } from "./wire.js";
  * @property {string} issuer
  * @property {string[]} [operators]
  * @property {boolean} [fixed] no other address may be asked
+ * @property {number | null} [rebuilt_after] tickets that rebuild the institution's rows
  */
 
 /**
@@ -39,7 +40,7 @@ import { fingerprint, hex, packVector } from "./wire.js";
 /** @typedef {{ value: () => Value, wish: () => Wish }} Control */
 /**
  * Of the page, by their ids.
- * @typedef {Record<"title" | "lead" | "status" | "features" | "ticket-row" | "tickets" | "asks" | "answer" | "left" | "keys" | "trust", HTMLElement>
+ * @typedef {Record<"title" | "lead" | "status" | "features" | "ticket-row" | "tickets" | "asks" | "answer" | "left" | "keys" | "lasts" | "trust", HTMLElement>
  *   & { form: HTMLFormElement, ticket: HTMLTextAreaElement, "ticket-label": HTMLLabelElement, ask: HTMLButtonElement, download: HTMLAnchorElement, config: HTMLScriptElement }} Elements
  */
 
@@ -394,6 +395,7 @@ function leftThisComputer(messages, own, wishes) {
 $("title").textContent = document.title = WORDS.title;
 $("lead").textContent = WORDS.lead;
 $("trust").textContent = WORDS.trust(location.host);
+if (config.rebuilt_after !== undefined) $("lasts").textContent = WORDS.lasts(config.rebuilt_after);
 $("download").textContent = WORDS.download;
 $("ticket-label").textContent = WORDS.ticket;
 $("ask").textContent = WORDS.ask;

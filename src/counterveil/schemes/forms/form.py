@@ -25,6 +25,7 @@ from ...schema.tariff import Tariff
 from .. import defaults
 
 MOST_LEVELS = 2**31 - 1
+_SQUARE = 2
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -175,13 +176,15 @@ class Form(ABC):
         return field.add(values, self.offset(question) % field.q)
 
     def rebuilt_after(self, room: int, *, noise: int = 1, shuffled: bool = False) -> int | None:
-        """Return how many tickets rebuild all rows where costs up to `room` are laid open; None if no attack does.
+        """Return how many tickets rebuild rows whose costs up to `room` are laid open; None if no known attack does.
 
-        Multilateration: honest questions from the origin and from the end of every axis, each asked as often as it
-        takes for noise in [0:noise-1] to average out.
+        For squared distances that is multilateration: honest questions from the origin and from the end of every axis,
+        each asked as often as it takes for noise in [0:noise-1] to average out.
         """
+        if shuffled or self.power != _SQUARE:
+            return None
         repeats = math.ceil(1.5 * (noise / max(self.levels)) ** 2) if noise > 1 else 1
-        return None if shuffled else repeats * (self.d + 1)
+        return repeats * (self.d + 1)
 
     def load(self, rows: ArrayLike) -> Codes:
         """Check rows and return them as an (M, d) array of the narrowest unsigned type; no copy if they are one."""

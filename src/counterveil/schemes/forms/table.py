@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -53,6 +55,14 @@ class Table(Form):
         """Return a table whose entries may be as large as the field holds."""
         return Table(levels=self.levels, max_weight=self.max_weight, cap=room // self.d)
 
+    def rebuilt_after(self, room: int, *, noise: int = 1, shuffled: bool = False) -> int | None:
+        """Return how many questions it takes to read all levels off numbers up to `room`, each level a digit.
+
+        Rows in a secret order are linked by features that every question tells again.
+        """
+        most = self.d * (room // self.d) // noise
+        return len(digit_groups(self.levels, most, link_keys(self.levels, most) if shuffled else ()))
+
     @classmethod
     def example(cls) -> Example:
         """Return the form over one feature of two levels that cost 0 or 1, with all tables that there are."""
@@ -100,3 +110,31 @@ class Table(Form):
     def plan(self, field: Residues, query: Vector) -> Plan:
         """Return a server's value for every row, from its share of the tables."""
         return Plan("table", field, (query,), sizes=tuple(R + 1 for R in self.levels))
+
+
+def fits(levels: Sequence[int], features: Iterable[int], most: int) -> bool:
+    """Say whether a number up to `most` can hold the levels of these features, each as a digit of its own."""
+    return math.prod(levels[feature] + 1 for feature in features) <= max(1, most)
+
+
+def digit_groups(levels: Sequence[int], most: int, keys: Sequence[int] = ()) -> list[list[int]]:
+    """Return which features one number each can tell, and in every one of them the keys; `levels` are largest codes."""
+    groups: list[list[int]] = []
+    for feature in (f for f in range(len(levels)) if f not in keys):
+        if groups and fits(levels, [*groups[-1], feature], most):
+            groups[-1].append(feature)
+        else:
+            groups.append([*keys, feature])
+    return groups
+
+
+def link_keys(levels: Sequence[int], most: int) -> list[int]:
+    """Return the features to join answers on: those with the most levels, as long as any other fits in beside them."""
+    features, keys = range(len(levels)), list[int]()
+    if fits(levels, features, most):
+        return []
+    for feature in sorted(features, key=lambda f: -levels[f]):
+        others = [f for f in features if f not in (*keys, feature)]
+        if others and all(fits(levels, [*keys, feature, other], most) for other in others):
+            keys.append(feature)
+    return keys
