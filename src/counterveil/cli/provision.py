@@ -88,7 +88,7 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
     help="auto: the most MiB that a question may bring down.",
 )
 @click.option("--collusion", type=int, help="How many servers may collude; by default as many as they bear.")
-@click.option("-k", "--records", default=1, show_default=True, help="The most records that a question gets.")
+@click.option("-k", "--records", default=defaults.K, show_default=True, help="The most records that a question gets.")
 @click.option(
     "--max-weight", default=defaults.MAX_WEIGHT, show_default=True, help="The most reluctant that an applicant can be."
 )
@@ -176,7 +176,9 @@ def ticket() -> None:
 @click.option("--terms", "terms_file", type=_PATH, required=True, help="The institution's own terms file.")
 @click.option("--among", metavar="N,N,…", help="The servers it is for; by default the first that suffice.")
 @click.option("--valid", default="7d", show_default=True, metavar="TIME", help="How long: 90s, 15m, 12h, 7d.")
-@click.option("-k", "--records", default=1, show_default=True, type=click.IntRange(1, MOST_RECORDS), help="Records.")
+@click.option(
+    "-k", "--records", default=defaults.K, show_default=True, type=click.IntRange(1, MOST_RECORDS), help="Records."
+)
 @click.option("--robust", default=0, show_default=True, type=click.IntRange(0), help="Wrong answers to be corrected.")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1), help="How many: one person's batch.")
 @click.option("-o", "--output", type=_PATH, help="Write them here, one a line, instead of printing them.")

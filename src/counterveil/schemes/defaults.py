@@ -4,6 +4,7 @@ from typing import Final
 
 MAX_WEIGHT: Final = 10  # L: how reluctant an applicant can be to change a feature
 NORM: Final = 4  # the power of `even_norm`
+K: Final = 1  # records that a question gets
 D_MIN: Final = 1  # no mask
 EXPANSION: Final = 1  # costs are masked as they are
 SHUFFLE: Final = True  # a deployment puts its rows in a new secret order for every ticket

@@ -63,7 +63,7 @@ class Deployment:
     scheme: Scheme
     tariff: Tariff
     record: RecordKind = "row"
-    k: int = 1  # records that one question gets
+    k: int = defaults.K  # records that one question gets
 
     @classmethod
     def of(
@@ -72,7 +72,7 @@ class Deployment:
         *,
         scheme: str = OPENED,
         record: RecordKind = "row",
-        k: int = 1,
+        k: int = defaults.K,
         max_weight: int = defaults.MAX_WEIGHT,
         shuffle: bool = defaults.SHUFFLE,
         d_min: int = defaults.D_MIN,
