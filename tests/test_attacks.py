@@ -226,8 +226,9 @@ def test_the_number_of_tickets_that_is_shown_is_what_the_attack_needs(reveal: st
         attack = linking if shuffle else crafted
         curve = attack(in_process(database, deployment), deployment.rows(database.codes))
         assert curve[-1].tickets == deployment.scheme.rebuilt_after
-        assert curve[-1].rows > 0.9
-        assert all(point.rows < 0.9 for point in curve[:-1])  # and no earlier
+        enough = 0.8 if shuffle else 1.0  # rows are linked by features in which not all differ
+        assert curve[-1].rows >= enough
+        assert all(point.rows < enough for point in curve[:-1])  # and no earlier
         assert str(deployment.scheme.rebuilt_after) in deployment.lasts()
 
 
