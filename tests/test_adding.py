@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,37 @@ import msgspec
 import numpy as np
 import pytest
 
-from counterveil import FORMS, Counterfactual, Database, Deployment, NoCounterfactual, Schema, local, retrieve
+from counterveil import (
+    FORMS,
+    REVEALS,
+    Counterfactual,
+    Database,
+    Deployment,
+    Field,
+    NoCounterfactual,
+    Question,
+    Schema,
+    local,
+    make_scheme,
+    retrieve,
+)
+from counterveil.algebra.arrays import Vector
+from counterveil.algebra.field import Residues
 from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, write_keys, write_server_keys
 from counterveil.errors import BrokenPlugin, Disagreement, NotOffered, UnknownName
+from counterveil.research.attacks import attack_deployment
+from counterveil.research.leakage import Population, estimate, exact
+from counterveil.research.oracles import in_process
 from counterveil.schema.schema import Chosen
-from counterveil.schemes.conformance import check_kind
+from counterveil.schemes.conformance import check_kind, check_protocol, check_reveal
 from counterveil.schemes.forms import Form, form_named
+from counterveil.schemes.reveals import Opened
 from counterveil.terms import wire
 from counterveil.terms.parameters import Parameters
 from counterveil.terms.published import deployment_of, read_terms
 from enumeration import database_private, feasible, rows_for, tiny, told_apart, user_private
 from plugins import EXAMPLE, install
-from service import cli, running
+from service import cli, numbers_database, running
 
 PERCENT = 30
 SCHEMA = """
@@ -307,3 +327,42 @@ def test_the_page_shows_the_example_as_it_is() -> None:
     for name in [*vars(Form), *Form.__abstractmethods__]:
         if not name.startswith("_"):
             assert f"`{name}`" in page, name
+
+
+# --- a reveal of one's own ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToTheFirst(Opened):
+    """Every cost less the first one: a linear map that the package does not have."""
+
+    name: str = "to_the_first"
+    differences: bool = True
+
+    def linear(self, field: Residues, values: Vector) -> Vector:
+        return field.sub(values[1:], np.broadcast_to(values[:1], values[1:].shape))
+
+    def relative(self, field: Residues, revealed: Vector) -> Vector:
+        return np.concatenate([[0], field.signed(revealed)])
+
+
+def test_a_reveal_is_one_class_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It deploys, is played by real servers, explains, is measured, attacked and checked without another line."""
+    monkeypatch.setitem(REVEALS, "to_the_first", ToTheFirst())
+    database = numbers_database(40, 3)
+    person = {"x0": 3, "x1": 9, "x2": 14}
+    bank = local(database, "table/to_the_first")
+    found, expected = bank.ask(person), local(database, "table/distances").ask(person)
+    assert isinstance(found, Counterfactual)
+    assert isinstance(expected, Counterfactual)
+    assert found.cost == expected.cost
+    assert "table/to_the_first" in repr(bank)
+    scheme = make_scheme("table/to_the_first", levels=9, d=2)
+    check_reveal(scheme.reveal, scheme.field, np.array([5, 9, 2, 2, 7]), scheme.common(bytes(32), b"", b"t"))
+    rows, common = [[1, 2], [3, 4], [0, 9]], scheme.common(bytes(32), b"", b"t")
+    check_protocol(scheme, rows, Question([2, 2]), common)
+    cases = [Population.of(np.array([0, 1, 1, 4]))]
+    measured = estimate(scheme.reveal, cases, 3, generator=np.random.default_rng(1))
+    assert measured.method == "bounded"
+    assert measured.high >= exact(scheme.reveal, Field(11), cases, 3).bits > 0
+    assert attack_deployment(in_process(database, bank.deployment), database, tickets=2)[0].last.rows > 0

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 import counterveil
-from counterveil import Question, engine, make_scheme, masking, retrieve
+from counterveil import Question, make_scheme, masking, retrieve
 from counterveil.crypto.randomness import Common
+from counterveil.engine import cpu
 from counterveil.errors import (
     CounterveilError,
     EmptyDatabase,
@@ -144,8 +145,8 @@ def test_one_typed_error_before_any_work(
     def no_work(*_: object) -> Any:
         raise AssertionError("a server scanned its rows")
 
-    monkeypatch.setattr(engine, "polynomial", no_work)
-    monkeypatch.setattr(engine, "table", no_work)
+    monkeypatch.setattr(cpu, "polynomial", no_work)
+    monkeypatch.setattr(cpu, "table", no_work)
     arguments: dict[str, Any] = {"rows": ROWS, "x": X, "levels": 10} | given
     with pytest.raises(error, match=message) as caught:
         retrieve(arguments.pop("rows"), arguments.pop("x"), **arguments)

@@ -30,7 +30,7 @@ from ..applicant.ask import compile_question
 from ..crypto.randomness import CommonRandomness
 from ..errors import OutOfRange, WrongType
 from ..schema.preferences import Preferences
-from ..schemes.reveals import Opened, Reveal, Sealed
+from ..schemes.reveals import Opened, Reveal
 from ..terms.deployment import Deployment
 from .matchings import TooMany, log_permanent
 
@@ -217,14 +217,23 @@ def estimate(
     themselves a sample, and widens the interval by how much they differ.
     """
     checks.integer("rows", rows, 1)
-    if isinstance(reveal, Sealed):
-        return Leakage(0.0, 0.0, 0.0, 0.0, "closed form")  # a uniform number, whatever the rows
-    if not isinstance(reveal, Opened):
+    if not isinstance(reveal, Reveal):
         raise WrongType("reveal", got=type(reveal).__name__, expected="one of the table; others can be enumerated")
+    if not reveal.length(rows):
+        return Leakage(0.0, 0.0, 0.0, 0.0, "closed form")
+    if type(reveal) is not Opened:  # nothing is known of it here but that it tells no more than all costs
+        most = sum(case.weight * rows * _entropy(case) for case in cases)
+        return Leakage(most, 0.0, most, most, "bounded")
     try:
         return _estimated(reveal, cases, rows, samples, generator, drawn, progress)
     except TooMany:
         return _bounded(reveal, cases, rows, samples, generator, drawn)
+
+
+def _entropy(case: Population) -> float:
+    """Return the bits that one cost has."""
+    chances = case.counts / case.total
+    return float(-(chances * np.log2(chances)).sum())
 
 
 def _bounded(
