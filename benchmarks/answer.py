@@ -52,7 +52,7 @@ def main() -> None:
     for heading in ("q", "ours, ms", "NumPy, ms", "ratio", "einsum, ms", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in track([*CATALOGUE, "table/distances"], description="timing", transient=True):
-        scheme = make_scheme(name, levels=R, d=D, d_min=8 if "mask" in name else 1)
+        scheme = make_scheme(name, largest=R, d=D, d_min=8 if "mask" in name else 1)
         query = scheme.query(Question(x), Fresh())[0]
         common = scheme.common(bytes(32), scheme.digest(rows), b"benchmark")
 

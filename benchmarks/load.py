@@ -79,7 +79,7 @@ def serve(folder: Path, number: int, port: int) -> None:
     deployment = deployment_of(issued.terms)
     common, own = read_common(folder / COMMON), SigningKey.load(folder / str(number) / SERVER_PRIVATE)
     ledger = Ledger(folder / f"ledger-{number}", number, key_id=key_id(common), new=True)
-    server = Server.open(number, database, issued, key=common, own=own, ledger=ledger, least=engine.LASTING)
+    server = Server.open(number, database, issued, key=common, own=own, ledger=ledger, worthwhile=engine.LASTING)
     app, scheme, rows = make_app(server), deployment.scheme, deployment.rows(database.codes)
 
     def nearest(body: bytes) -> bytes:

@@ -82,7 +82,7 @@ def main() -> None:
         rows = generator.integers(0, 16, (M, FEATURES), dtype=np.uint8)
         records = generator.integers(0, 256, (M, RECORD), dtype=np.uint8)
         cap = ((1 << k) - 1) // FEATURES
-        scheme = make_scheme("table/sealed", levels=15, d=FEATURES, cap=cap)
+        scheme = make_scheme("table/sealed", largest=15, d=FEATURES, cap=cap)
         garbling, evaluating, common = answers(scheme, rows, records, repeats)
         sizes, last = circuit.ands(M, k)
         gates = (sum(sizes) + last) / M
@@ -97,7 +97,7 @@ def main() -> None:
             spir, positions = make_spir(servers=2, collusion=1, length=RECORD), scheme.protocol.positions(M)
             query, order = spir.query(positions, 0, Fresh())[0], scheme.protocol.order(scheme, M, common)
             fetching = min(timed(lambda: spir.answer(1, records, query, common, order=order)) for _ in range(repeats))  # noqa: B023
-            inside = make_scheme("table/sealed_record", levels=15, d=FEATURES, cap=cap)
+            inside = make_scheme("table/sealed_record", largest=15, d=FEATURES, cap=cap)
             locking = min(locked(inside, rows, records, down[0]) for _ in range(repeats))
             more = inside.requests(Size(M, RECORD))[0].down[0] - down[0]
             other.add_row(

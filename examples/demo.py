@@ -32,7 +32,7 @@ from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, read_public
 from counterveil.crypto.randomness import Fresh
 from counterveil.research.datasets import german_credit
 from counterveil.research.processes import serving
-from counterveil.schema.frames import Table as Frame
+from counterveil.schema.frames import Columns as Frame
 from counterveil.terms.agreement import Peer
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import Reply, Request, unpack

@@ -33,7 +33,7 @@ class Case:
             "even_norm": {"max_weight": self.max_weight, "norm": self.norm},
             "table": {"cap": self.cap},
         }
-        return {"levels": self.levels, "d": len(self.levels)} | own.get(form, {"max_weight": self.max_weight})
+        return {"largest": self.levels, "d": len(self.levels)} | own.get(form, {"max_weight": self.max_weight})
 
     def question(self, form: str) -> Question:
         if form == "euclidean":

@@ -66,10 +66,10 @@ class Liar(Server):
         return Reply(len(altered), iter([altered]))
 
 
-def record_step(server: Server, liars: int = 0) -> Spir:
+def record_step(server: Server, robust: int = 0) -> Spir:
     """Return the record step of a ticket that lets so many servers lie."""
     scheme = server.epoch.deployment.scheme
-    return spir_of(scheme.among(range(1, scheme.needed(liars) + 1), liars), server.epoch.records.length)
+    return spir_of(scheme.among(range(1, scheme.needed(robust) + 1), robust), server.epoch.records.length)
 
 
 class Deployed:
@@ -129,10 +129,10 @@ class Deployed:
         for server, url in zip(self.servers, self.urls, strict=True):
             self._serve(server, socket.create_server(("127.0.0.1", int(url.rsplit(":", 1)[1]))))
 
-    def ticket(self, liars: int = 0, k: int = 1, servers: list[int] | None = None, **options: Any) -> wire.Ticket:
+    def ticket(self, robust: int = 0, k: int = 1, servers: list[int] | None = None, **options: Any) -> wire.Ticket:
         everyone = servers or list(range(1, len(self.servers) + 1))
         given: dict[str, Any] = {"expires": int(time.time()) + 600, "issuer": self.issuer} | options
-        return mint(self.terms, everyone, liars=liars, k=k, **given)
+        return mint(self.terms, everyone, robust=robust, k=k, **given)
 
     def request(
         self, kind: wire.RequestKind, server: int, ticket: wire.Ticket, at: int, among: tuple[int, ...], body: bytes

@@ -153,7 +153,7 @@ def database_private(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) ->
 
 
 def _databases(scheme: Scheme, M: int) -> Iterator[tuple[int, ...]]:
-    return product(*[range(R + 1) for R in scheme.form.levels] * M)
+    return product(*[range(R + 1) for R in scheme.form.largest] * M)
 
 
 def _codes(

@@ -217,12 +217,12 @@ def tickets(first: Server) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             "service": t.claims.service,
             "servers": list(t.claims.servers),
             "reveal": t.claims.reveal,
-            "liars": t.claims.liars,
+            "liars": t.claims.robust,
             "k": t.claims.k,
             "signature": t.signature.hex(),
             "text": t.text(),
         }
-        for t in (ticket(first, 1), ticket(first, 2, servers=(1, 3, 4, 7), liars=1, k=5, expires=2**53 - 1))
+        for t in (ticket(first, 1), ticket(first, 2, servers=(1, 3, 4, 7), robust=1, k=5, expires=2**53 - 1))
     ]
     text = ticket(first, 1).text()
     bad = {"nothing": "", "other letters": text[:-1] + "!", "cut short": text[:-4], "more": text + "AAAA"}
@@ -287,7 +287,7 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
         refused("ticket_for_another_service", "a ticket of another service", with_ticket(query, service="other")),
         refused("ticket_not_offered", "a ticket for less", with_ticket(query, reveal="sealed, shuffled")),
         refused("ticket_not_offered", "two records", with_ticket(query, k=2)),
-        refused("ticket_not_offered", "corrections", with_ticket(query, liars=1)),
+        refused("ticket_not_offered", "corrections", with_ticket(query, robust=1)),
         refused(
             "ticket_for_other_servers", "a ticket for server 2 alone",
             with_ticket(query, servers=(2,)),
@@ -359,7 +359,7 @@ def sealed() -> dict[str, Any]:
              "sum0": [hex_of(w) for w in total],
              "tables": [sent[at : at + 16].tobytes().hex() for at in range(0, len(sent), 16)]}  # fmt: skip
     costs = [9, 4, 11, 2, 7]
-    scheme = make_scheme("table/sealed_record", levels=4, d=1, cap=15)
+    scheme = make_scheme("table/sealed_record", largest=4, d=1, cap=15)
     records = np.frombuffer(b"".join(b"record %d" % i for i in range(5)), dtype=np.uint8).reshape(5, 8)
     common = scheme.common(COMMON, bytes(32), b"vectors")
     played = run(scheme, np.arange(5)[:, None], Question(costs=[costs]), randomness=Pads(9), common=common,

@@ -193,7 +193,7 @@ def test_it_conforms_and_its_privacy_is_enumerated(capped: type[Form]) -> None:
 
 
 def test_retrieve_takes_it_by_name(capped: type[Form]) -> None:
-    found = retrieve([[9, 0], [3, 3]], [0, 0], levels=10, scheme="capped_l1/distances", percent=40, weights=[1, 3])
+    found = retrieve([[9, 0], [3, 3]], [0, 0], largest=10, scheme="capped_l1/distances", percent=40, weights=[1, 3])
     assert found.revealed.tolist() == [4, 3 + 9]
 
 
@@ -229,7 +229,7 @@ def test_a_broken_package_gives_one_clear_error(plugin: Any, code: str, says: st
     with pytest.raises(BrokenPlugin, match=re.escape(says)) as raised:
         form_named("mine")
     assert str(raised.value).startswith("form mine, from broken_form:Mine: got")
-    assert retrieve([[1]], [1], levels=2).index == 0  # nobody else notices
+    assert retrieve([[1]], [1], largest=2).index == 0  # nobody else notices
 
 
 def test_no_package_takes_the_place_of_a_form_that_is_there(plugin: Any) -> None:
@@ -357,7 +357,7 @@ def test_a_reveal_is_one_class_and_one_row(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(expected, Counterfactual)
     assert found.cost == expected.cost
     assert "table/to_the_first" in repr(bank)
-    scheme = make_scheme("table/to_the_first", levels=9, d=2)
+    scheme = make_scheme("table/to_the_first", largest=9, d=2)
     check_reveal(scheme.reveal, scheme.field, np.array([5, 9, 2, 2, 7]), scheme.common(bytes(32), b"", b"t"))
     rows, common = [[1, 2], [3, 4], [0, 9]], scheme.common(bytes(32), b"", b"t")
     check_protocol(scheme, rows, Question([2, 2]), common)

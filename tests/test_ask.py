@@ -25,7 +25,7 @@ from counterveil.applicant.ask import compile_question
 from counterveil.errors import NotOffered, OutOfRange
 from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
-from counterveil.schema.frames import Table
+from counterveil.schema.frames import Columns
 from datafiles import SHIPPED
 from people import (
     METRICS,
@@ -103,7 +103,7 @@ def test_random_frames_of_mixed_types(metric: str, seed: int, count: int, tightn
 @pytest.fixture(scope="module")
 def german() -> tuple[Schema, list[Person], list[Person]]:
     frame, schema = german_credit()
-    people = Table(frame).people()
+    people = Columns(frame).people()
     return schema, [p for p in people if p["credit"] == "good"], [p for p in people if p["credit"] == "bad"]
 
 

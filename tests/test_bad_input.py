@@ -48,7 +48,7 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"rows": [[1, None, 3]]}, MissingValue, "rows: got NaN or None"),
     ({"rows": [[1, 2, 11]]}, OutOfRange, r"rows\[0, 2\]: got 11, expected \[0:10\]"),
     ({"rows": [[1, -1, 3]]}, OutOfRange, r"rows\[0, 1\]: got -1, expected \[0:10\]"),
-    ({"rows": ROWS, "levels": [10, 10, 5]}, OutOfRange, r"rows\[1, 2\]: got 6, expected \[0:5\]"),
+    ({"rows": ROWS, "largest": [10, 10, 5]}, OutOfRange, r"rows\[1, 2\]: got 6, expected \[0:5\]"),
     # the question
     ({"x": [3, 3]}, WrongShape, r"x: got shape \(2,\), expected \(3\)"),
     ({"x": [3, 3, 3.5]}, WrongType, "x: got dtype float64, expected integers"),
@@ -78,8 +78,8 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ),
     ({"scheme": "table/distances", "costs": [[2**62] * 11] * 3, "cap": 4}, TableOverflow, "at most 12"),
     ({"scheme": "table/distances", "costs": [[1] * 11] * 3, "weights": [1, 1, 1]}, WrongType, "beside costs"),
-    ({"scheme": make_scheme("diff", levels=10, d=3)}, WrongType, "parameters: got some beside a Scheme"),
-    ({"scheme": make_scheme("diff", levels=10, d=3), "levels": None, "d_min": 2}, WrongType, "beside a Scheme"),
+    ({"scheme": make_scheme("diff", largest=10, d=3)}, WrongType, "parameters: got some beside a Scheme"),
+    ({"scheme": make_scheme("diff", largest=10, d=3), "largest": None, "d_min": 2}, WrongType, "beside a Scheme"),
     ({"scheme": "table/distances", "costs": 5}, WrongType, "costs: got int, expected 3 tables"),
     ({"scheme": "table/distances", "x": [99] * 3, "costs": [[1] * 11] * 3}, OutOfRange, r"x\[0\]: got 99"),
     ({"scheme": "table/distances", "costs": [[4] * 11, [4] * 11, [5] * 11], "cap": 4}, TableOverflow, "total of 13"),
@@ -104,12 +104,12 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"scheme": "mask", "d_min": 2.0}, WrongType, "d_min: got float, expected int"),
     ({"scheme": "diff", "d_min": 2}, OutOfRange, "mask: got d_min = 2, expansion = 1, expected both 1"),
     # the public parameters
-    ({"levels": None}, WrongType, "levels: got nothing, expected the largest code R"),
-    ({"levels": 0}, OutOfRange, r"levels\[0\]: got 0, expected \[1:"),
-    ({"levels": [10, 10]}, WrongShape, r"levels: got shape \(2,\), expected \(3\)"),
-    ({"levels": []}, WrongShape, r"levels: got shape \(0,\), expected \(3\)"),
-    ({"levels": [1, [2, 3]]}, WrongShape, "levels: got lists of unequal length"),
-    ({"levels": 2**31}, OutOfRange, r"levels\[0\]: got 2147483648, expected \[1:2147483647\]"),
+    ({"largest": None}, WrongType, "largest: got nothing, expected the largest code R"),
+    ({"largest": 0}, OutOfRange, r"largest\[0\]: got 0, expected \[1:"),
+    ({"largest": [10, 10]}, WrongShape, r"largest: got shape \(2,\), expected \(3\)"),
+    ({"largest": []}, WrongShape, r"largest: got shape \(0,\), expected \(3\)"),
+    ({"largest": [1, [2, 3]]}, WrongShape, "largest: got lists of unequal length"),
+    ({"largest": 2**31}, OutOfRange, r"largest\[0\]: got 2147483648, expected \[1:2147483647\]"),
     ({"capp": 4}, UnknownName, "parameter: got capp, expected one of max_weight, for the form euclidean"),
     ({"scheme": "linear-diff", "norm": 4}, UnknownName, "parameter: got norm"),
     ({"shuffle": "no"}, WrongType, "shuffle: got str, expected True or False"),
@@ -124,7 +124,7 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"x": np.ma.masked_array(np.array(X), mask=np.array([False, True, False]))}, MissingValue, "x: got NaN or None"),
     ({"rows": [[1, pd.NA, 3]]}, MissingValue, "rows: got NaN or None"),
     ({"rows": [[Decimal("sNaN")] * 3]}, WrongType, "rows: got dtype object"),
-    ({"levels": 2**31 - 1, "scheme": "even_norm/distances"}, InvalidField, "field: got values up to"),
+    ({"largest": 2**31 - 1, "scheme": "even_norm/distances"}, InvalidField, "field: got values up to"),
     ({"scheme": "even_norm/distances", "norm": 3}, OutOfRange, "norm: got 3, expected an even number"),
     ({"scheme": "even_norm/distances", "norm": 0}, OutOfRange, "norm: got 0, expected at least 2"),
     ({"scheme": "best"}, UnknownName, "scheme: got best, expected one of baseline, diff, mask"),
@@ -147,7 +147,7 @@ def test_one_typed_error_before_any_work(
 
     monkeypatch.setattr(cpu, "polynomial", no_work)
     monkeypatch.setattr(cpu, "table", no_work)
-    arguments: dict[str, Any] = {"rows": ROWS, "x": X, "levels": 10} | given
+    arguments: dict[str, Any] = {"rows": ROWS, "x": X, "largest": 10} | given
     with pytest.raises(error, match=message) as caught:
         retrieve(arguments.pop("rows"), arguments.pop("x"), **arguments)
     assert type(caught.value) is error
@@ -156,7 +156,7 @@ def test_one_typed_error_before_any_work(
 
 
 def test_a_servers_own_checks() -> None:
-    scheme = make_scheme("baseline", levels=10, d=3)
+    scheme = make_scheme("baseline", largest=10, d=3)
     common = Common(bytes(32), digest=b"", ticket=b"t", servers=(1, 2))
     good = np.array([1, 2, 3])
     bad_queries: list[tuple[Any, type[InvalidInput], str]] = [
@@ -175,7 +175,7 @@ def test_a_servers_own_checks() -> None:
 
 
 def test_an_applicants_own_checks() -> None:
-    scheme = make_scheme("baseline", levels=10, d=3)
+    scheme = make_scheme("baseline", largest=10, d=3)
     question, queries = Question(X), np.zeros((2, 3), dtype=np.int64)
     for answers, message in [
         ([[1, 2]], "answers: got 1, expected one for each of 2 servers"),
@@ -218,33 +218,33 @@ def test_an_error_can_be_said_of_another_place() -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     """A narrow NumPy integer must not make a bound overflow, nor a digest differ."""
-    plain: dict[str, Any] = {"levels": 1000, "d": 2, "max_weight": 9000, "d_min": 3, "servers": 3, "collusion": 2}
+    plain: dict[str, Any] = {"largest": 1000, "d": 2, "max_weight": 9000, "d_min": 3, "servers": 3, "collusion": 2}
     narrow: dict[str, Any] = {name: np.int32(value) for name, value in plain.items()}
     ours, theirs = (make_scheme("linear-mask", **given) for given in (plain, narrow))
     assert ours == theirs
     assert ours.form.bound == 9000 * 2 * 1000**2
     assert ours.digest([[1, 2]]) == theirs.digest([[1, 2]])
-    assert make_scheme("even_norm/distances", levels=9, d=2, norm=np.int8(6)).form.bound == 10 * 2 * 9**6
-    assert make_scheme("table/distances", levels=9, d=2, cap=np.uint8(200)).field.q == 401
+    assert make_scheme("even_norm/distances", largest=9, d=2, norm=np.int8(6)).form.bound == 10 * 2 * 9**6
+    assert make_scheme("table/distances", largest=9, d=2, cap=np.uint8(200)).field.q == 401
     assert counterveil.Field(np.int64(7)).bits == 3  # type: ignore[arg-type]
 
 
 def test_levels_may_come_as_anything_that_is_an_array() -> None:
     best = pd.DataFrame(ROWS).max()
-    assert make_scheme("baseline", levels=best, d=3).form.levels == (4, 5, 6)
+    assert make_scheme("baseline", largest=best, d=3).form.largest == (4, 5, 6)
 
 
 def test_q_must_exceed_the_bound_and_not_just_reach_it() -> None:
-    assert make_scheme("baseline", levels=1, d=5).form.bound == 5
+    assert make_scheme("baseline", largest=1, d=5).form.bound == 5
     with pytest.raises(InvalidField, match="q: got 5, expected a prime above 5"):
-        make_scheme("baseline", levels=1, d=5, q=5)
+        make_scheme("baseline", largest=1, d=5, q=5)
 
 
 def test_warnings_for_what_is_allowed_but_seldom_wanted() -> None:
     with pytest.warns(NoMask, match="d_min = 1 means no mask"):
-        retrieve(ROWS, X, levels=10, scheme="mask")
+        retrieve(ROWS, X, largest=10, scheme="mask")
     with pytest.warns(OversizedField, match="q = 2147483647: the smallest prime, 307, gives away less"):
-        retrieve(ROWS, X, levels=10, q=2**31 - 1)
+        retrieve(ROWS, X, largest=10, q=2**31 - 1)
 
 
 def test_a_question_has_no_printed_form() -> None:

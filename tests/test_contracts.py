@@ -59,7 +59,7 @@ class Elsewhere:
 @pytest.mark.parametrize("name", ["baseline", "diff+", "linear-diff", "table/differences", "table/sealed"])
 def test_rows_in_other_processes_give_the_same_answer(name: str) -> None:
     rng = np.random.default_rng(3)
-    scheme = make_scheme(name, levels=9, d=4)
+    scheme = make_scheme(name, largest=9, d=4)
     codes = scheme.form.load(rng.integers(0, 10, (301, 4)))
     common = scheme.common(bytes(32), bytes(32), b"ticket")
     queries = scheme.query(Question(rng.integers(0, 10, 4)), Fresh())
@@ -134,7 +134,7 @@ def test_messages_may_be_taken_in_other_pieces_than_they_were_sent() -> None:
 
 @pytest.mark.parametrize("name", ["table/differences", "table/sealed"])
 def test_every_server_enters_after_its_input_and_before_it_computes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheme = make_scheme(name, levels=4, d=2)
+    scheme = make_scheme(name, largest=4, d=2)
     rows, log = as_rows(scheme.form.load([[1, 2], [3, 4], [0, 0]])), list[str]()
     common = scheme.common(bytes(32), bytes(32), b"ticket")
 

@@ -22,12 +22,12 @@ REJECTED = [Question([1, 2]), Question([2, 1])]
 
 
 def mask_scheme(**parameters: Any) -> Scheme:
-    return make_scheme("mask", levels=20, d=2, **parameters)
+    return make_scheme("mask", largest=20, d=2, **parameters)
 
 
 def test_the_papers_worked_example() -> None:
     """Costs 365 and 325, gap 40, support {0..39}; expanded by 10, {0..399}."""
-    form = make_form("euclidean", levels=20, d=2)
+    form = make_form("euclidean", largest=20, d=2)
     assert form.costs(ACCEPTED, REJECTED[0]).tolist() == [365, 325]
     d_min = largest_mask(form, ACCEPTED, REJECTED)
     assert d_min == 40
@@ -51,7 +51,7 @@ def test_a_mask_may_not_wrap() -> None:
     field = Field(809)
     rows, x = np.array([[20, 20], [0, 20]]), Question([0, 0])
     reveal = make_reveal("masked", d_min=400)
-    costs = make_form("euclidean", levels=20, d=2).costs(rows, x)
+    costs = make_form("euclidean", largest=20, d=2).costs(rows, x)
     wrapped = reveal.apply(field, costs, FixedCommon([], (399, 0)))
     assert wrapped.tolist() == [390, 400]
     assert isinstance(reveal, Opened)
@@ -72,7 +72,7 @@ def test_alpha_zero_sends_x_in_clear() -> None:
         with pytest.raises(InvalidAlphas, match="distinct and non-zero mod 809"):
             split(field, x, alphas, 1, Fresh())
         with pytest.raises(InvalidAlphas):
-            make_scheme("baseline", levels=20, d=2, alphas=alphas)
+            make_scheme("baseline", largest=20, d=2, alphas=alphas)
 
 
 def test_a_composite_q_tells_of_x() -> None:
@@ -82,14 +82,14 @@ def test_a_composite_q_tells_of_x() -> None:
     with pytest.raises(InvalidField, match="q: got 10, expected a prime"):
         Field(10)
     with pytest.raises(InvalidField, match="q: got 10, expected a prime"):
-        make_scheme("baseline", levels=2, d=1, q=10)
+        make_scheme("baseline", largest=2, d=1, q=10)
 
 
 def test_expanding_y_alone_does_not_keep_the_order() -> None:
     """Rule 9: the paper's T scales y but not x; we scale the cost."""
     x, rows = np.array([3, 3]), np.array([[1, 1], [3, 3]])
     assert int(np.argmin(((10 * rows - x) ** 2).sum(axis=1))) == 0
-    scheme = make_scheme("mask", levels=3, d=2, d_min=8, expansion=10)
+    scheme = make_scheme("mask", largest=3, d=2, d_min=8, expansion=10)
     for mu in [(0, 79), (79, 0)]:
         asked = run(scheme, rows, Question(x), common=FixedCommon([[1, 1]], mu))
         assert asked.position == 1
@@ -105,14 +105,14 @@ def test_expansion_needs_its_field() -> None:
 def test_the_range_of_a_mask_is_not_fixed_under_weights() -> None:
     """`lemma_range_fixed` is false: d_min = 3 is right without weights and wrong with w = (1, 3)."""
     rows, x, w = np.array([[2, 0], [0, 1]]), [0, 0], [1, 3]
-    plain, weighted = make_form("euclidean", levels=2, d=2), make_form("weighted", levels=2, d=2)
+    plain, weighted = make_form("euclidean", largest=2, d=2), make_form("weighted", largest=2, d=2)
     assert plain.costs(rows, Question(x)).tolist() == [4, 1]
     assert weighted.costs(rows, Question(x, w)).tolist() == [4, 3]
     assert largest_mask(plain, rows, [Question(x)]) == 3
     assert nearest_gap(weighted.costs(rows, Question(x, w))) == 1
     assert exact_share(weighted, rows, [Question(x), Question(x, w)], 3) == 0.5
 
-    scheme = make_scheme("mask+", levels=2, d=2, d_min=3)
+    scheme = make_scheme("mask+", largest=2, d=2, d_min=3)
     wrong = run(scheme, rows, Question(x, w), common=FixedCommon([[7, 7], [9, 9]], (0, 2)))
     assert wrong.revealed.tolist() == [4, 5]
     assert wrong.position == 0
@@ -133,7 +133,7 @@ def test_spare_servers_cancel_a_mask(pads: int, recovered: bool) -> None:
     """Rule 3: three servers, one pad a row, d_min = 100: the mask is gone and 50 of 50 rows are read off."""
     rng = np.random.default_rng(3)
     rows = rng.integers(0, 11, (50, 2))
-    scheme = make_scheme("mask", levels=10, d=2, servers=3, collusion=1, d_min=100)
+    scheme = make_scheme("mask", largest=10, d=2, servers=3, collusion=1, d_min=100)
     field, reveal = Field(scheme.field.q), scheme.reveal
     coefficients = [rng.integers(0, field.q, 50) if t < pads else np.zeros(50, dtype=np.int64) for t in range(2)]
     common = FixedCommon([c.tolist() for c in coefficients], rng.integers(0, 100, 50).tolist())
@@ -148,7 +148,7 @@ def test_spare_servers_cancel_a_mask(pads: int, recovered: bool) -> None:
 
 def crafted_question_reads_rows(scheme: Scheme, rows: Vector) -> int:
     """One question in base 2(R + 1) far outside [0:R]^d; the cost then spells the row out, digit by digit."""
-    field, d, R = Field(scheme.field.q), scheme.form.d, max(scheme.form.levels)
+    field, d, R = Field(scheme.field.q), scheme.form.d, max(scheme.form.largest)
     room = 4 * d * R * R + 400
     base = [room * (R + 1) ** j % field.q for j in range(d)]
     queries = np.stack([field.vector(base)] * scheme.servers)
@@ -171,7 +171,7 @@ def crafted_question_reads_rows(scheme: Scheme, rows: Vector) -> int:
 def test_an_oversized_field_gives_every_row_to_one_crafted_question(name: str) -> None:
     """Rule 5: with q = 2^61 - 1, R = 10, d = 11, one question recovers 50 of 50 rows; with the smallest prime, none."""
     rows = np.random.default_rng(2).integers(0, 11, (50, 11))
-    parameters: dict[str, Any] = {"levels": 10, "d": 11, "d_min": 100 if name == "mask" else 1}
+    parameters: dict[str, Any] = {"largest": 10, "d": 11, "d_min": 100 if name == "mask" else 1}
     with pytest.warns(OversizedField):
         oversized = make_scheme(name, q=2**61 - 1, **parameters)
     assert crafted_question_reads_rows(oversized, rows) == 50
@@ -180,13 +180,13 @@ def test_an_oversized_field_gives_every_row_to_one_crafted_question(name: str) -
 
 def test_ties_leave_no_empty_mask() -> None:
     """Rule 7: equal distances would make the paper's d_min zero; the minimum is over distinct ones."""
-    form = make_form("euclidean", levels=20, d=2)
+    form = make_form("euclidean", largest=20, d=2)
     doubled = np.vstack([ACCEPTED, ACCEPTED])
     assert largest_mask(form, doubled, REJECTED) == 40
 
 
 def test_fixed_randomness_gives_the_papers_queries() -> None:
     """`queries_no_weight`, literally: Q_n = x + alpha_n Z."""
-    scheme = make_scheme("baseline", levels=20, d=2)
+    scheme = make_scheme("baseline", largest=20, d=2)
     queries = scheme.query(Question([1, 2]), Fixed([700, 808]))
     assert queries.tolist() == [[701, 1], [(1 + 1400) % 809, (2 + 1616) % 809]]

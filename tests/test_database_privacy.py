@@ -40,7 +40,7 @@ def test_answers_tell_the_value_at_0_and_nothing_else(form: str, reveal: str, sh
 @pytest.mark.parametrize("collusion", [1, 2])
 @pytest.mark.parametrize("reveal", ["distances", "differences"])
 def test_so_it_is_with_a_third_server(reveal: str, collusion: int) -> None:
-    form, shown = make_form("euclidean", levels=1, d=1), make_reveal(reveal)
+    form, shown = make_form("euclidean", largest=1, d=1), make_reveal(reveal)
     scheme = Scheme.of(form, shown, servers=3, collusion=collusion)
     assert database_private(scheme, 1 if reveal == "distances" else 2)
 

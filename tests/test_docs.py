@@ -155,7 +155,7 @@ def test_readme_shows_every_scheme_with_its_true_numbers() -> None:
     for name, pair, servers, symbols, above, _ in rows:
         key = name.strip("`")
         parameters: dict[str, Any] = {} if CATALOGUE[key][0] == "euclidean" else {"max_weight": L}
-        scheme = make_scheme(key, levels=R, d=d, d_min=d_min if "mask" in key else 1, **parameters)
+        scheme = make_scheme(key, largest=R, d=d, d_min=d_min if "mask" in key else 1, **parameters)
         assert tuple(pair.split(" × ")) == CATALOGUE[key]
         assert int(servers) == scheme.servers
         total = scheme.servers * (scheme.form.symbols + scheme.reveal.length(M))

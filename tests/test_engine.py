@@ -68,7 +68,7 @@ def test_table(seed: int, M: int, d: int, bits: int) -> None:
 
 
 def blocks(codes: Any, threads: int = 1) -> Blocks:
-    made = engine.lay_out(codes, least=0, threads=threads).data
+    made = engine.lay_out(codes, worthwhile=0, threads=threads).data
     assert isinstance(made, Blocks)
     return made
 
@@ -207,7 +207,7 @@ from counterveil.engine.blocks import Blocks
 from counterveil.engine.cpu import CpuRows
 rng = np.random.default_rng(1)
 codes, field = rng.integers(0, 200, (1000, 9)).astype(np.uint8), Field(10_007)
-laid = engine.lay_out(codes, least=0).data
+laid = engine.lay_out(codes, worthwhile=0).data
 assert isinstance(laid, Blocks)
 entries, sizes, coefficients = rng.integers(0, field.q, 9 * 200), np.full(9, 200), [rng.integers(0, field.q, 9)] * 2
 for rows in (codes, laid):
@@ -271,14 +271,14 @@ def test_xor_of_records_both_ways(seed: int, M: int, length: int) -> None:
     records, chosen = rng.integers(0, 256, (M, length), dtype=np.uint8), rng.integers(0, 2, M).astype(bool)
     expected = np.bitwise_xor.reduce(records[chosen], axis=0) if chosen.any() else np.zeros(length, dtype=np.uint8)
     for least in (0, 1 << 30):
-        assert np.array_equal(cpu.xor(records, chosen, least=least), expected)
+        assert np.array_equal(cpu.xor(records, chosen, worthwhile=least), expected)
 
 
 @pytest.mark.parametrize("name", ["table/distances", "linear/differences", "baseline", "mask+", "table/sealed"])
 def test_a_scheme_answers_the_same_from_blocks(name: str) -> None:
     rng = np.random.default_rng(3)
     codes = rng.integers(0, 31, (500, 5)).astype(np.uint8)
-    scheme = make_scheme(name, levels=30, d=5, d_min=3 if "mask" in name else 1)
+    scheme = make_scheme(name, largest=30, d=5, d_min=3 if "mask" in name else 1)
     common = scheme.common(bytes(32), bytes(32), b"ticket")
     query = rng.integers(0, scheme.field.q, scheme.symbols)
     assert np.array_equal(

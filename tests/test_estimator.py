@@ -14,7 +14,7 @@ from counterveil import Numeric, Schema
 from counterveil.errors import EmptyDatabase, OutOfRange, UnknownName, WrongType
 from counterveil.inprocess.estimator import PrivateCounterfactuals
 from counterveil.research.datasets import german_credit
-from counterveil.schema.frames import Table
+from counterveil.schema.frames import Columns
 
 
 @parametrize_with_checks([PrivateCounterfactuals(), PrivateCounterfactuals(scheme="linear-diff", n_neighbors=2)])  # type: ignore[untyped-decorator]
@@ -44,7 +44,7 @@ def test_kneighbors_finds_the_nearest_accepted_rows_and_where_they_stood() -> No
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_frames_in_frames_out(make: Any) -> None:
     frame, schema = german_credit()
-    table = Table(frame)
+    table = Columns(frame)
     columns = {name: table.frame[name].to_list() for name in schema.names}
     people = make({name: column[:200] for name, column in columns.items()})
     verdicts = table.frame["credit"].to_list()[:200]
@@ -53,7 +53,7 @@ def test_frames_in_frames_out(make: Any) -> None:
     asked = make({name: [column[i] for i in bad] for name, column in columns.items()})
     found = model.explain(asked, immutable=["age"])
     assert type(found) is type(asked)
-    told = Table(found)
+    told = Columns(found)
     assert told.names == [*schema.names, "cost", "explanation"]
     assert told.count == 3
     for text, age, own in zip(

@@ -42,4 +42,4 @@ def test_returns_a_row_of_least_cost(form: str, servers: int, case: Case, shuffl
 
 def test_weighted_needs_three_servers() -> None:
     with pytest.raises(TooFewServers, match="got 2, expected at least 3"):
-        make_scheme("baseline+", levels=10, d=3, servers=2)
+        make_scheme("baseline+", largest=10, d=3, servers=2)

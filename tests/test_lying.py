@@ -35,13 +35,13 @@ from deployed import (
 from service import numbers_database
 
 
-def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], liars: int) -> list[Any]:
+def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], robust: int) -> list[Any]:
     """Ask for records as a cheat does: each group of servers is told another set. Return the answers, by server."""
-    ticket, generator, answers = made.ticket(liars=liars), np.random.default_rng(1), []
+    ticket, generator, answers = made.ticket(robust=robust), np.random.default_rng(1), []
     made.ask_nothing(ticket, range(1, len(made.servers) + 1))
     for among, servers in groups.items():
         for n in servers:
-            body = generator.bytes(record_step(made.servers[0], liars).query_bytes(len(made.database.codes)))
+            body = generator.bytes(record_step(made.servers[0], robust).query_bytes(len(made.database.codes)))
             message = made.request("record-query", n, ticket, 1, among, body)
             reply = wire.decode_reply(made.servers[n - 1].record(wire.encode(message)).whole(), "record-answer")
             answers.append(np.frombuffer(reply.body, dtype=np.uint8))
@@ -158,13 +158,13 @@ def test_robust_mode_corrects_and_names_the_liar(name: str, tmp_path: Path) -> N
     right = local(database, name).ask(PERSON)
     assert isinstance(right, Counterfactual)
     with deployed(tmp_path, database, 4, robust=1, scheme=name, k=1) as made, Client(made.urls) as client:
-        honest, found = views(made, client, ticket=made.ticket(liars=1))
+        honest, found = views(made, client, ticket=made.ticket(robust=1))
         assert isinstance(found, Counterfactual)
         assert (found.cost, found.liars) == (right.cost, ())
         for liar in range(4):
             for alter in (symbols(noise), bump(5), symbols(lambda values, q: values + 1)):
                 made.servers[liar].on_answer = alter
-                seen, found = views(made, client, ticket=made.ticket(liars=1))
+                seen, found = views(made, client, ticket=made.ticket(robust=1))
                 made.servers[liar].on_answer = None
                 assert isinstance(found, Counterfactual)
                 assert (found.cost, found.liars) == (right.cost, (liar + 1,))
@@ -172,7 +172,7 @@ def test_robust_mode_corrects_and_names_the_liar(name: str, tmp_path: Path) -> N
                 assert seen == honest
         for liar in (0, 1):
             made.servers[liar].on_answer = bump(3 + liar)
-        _, outcome = views(made, client, ticket=made.ticket(liars=1))
+        _, outcome = views(made, client, ticket=made.ticket(robust=1))
         assert isinstance(outcome, TooManyLiars)
 
 
@@ -180,7 +180,7 @@ def test_a_robust_ticket_gives_one_record_however_the_sets_are_named(tmp_path: P
     """A cheat names different sets to different servers: a set of N - v is whole only once."""
     database = numbers_database(20, 3)
     with deployed(tmp_path, database, 4, robust=1) as made:
-        ticket = made.ticket(liars=1)
+        ticket = made.ticket(robust=1)
         good = made.request("record-query", 1, ticket, 1, (1, 2), bytes(3))
         with pytest.raises(Refused, match="a record comes from 3 servers of its ticket"):
             made.servers[0].record(wire.encode(good))
@@ -226,7 +226,7 @@ def test_answers_of_an_incomplete_set_are_noise(tmp_path: Path) -> None:
         assert isinstance(record_step(made.servers[0]), Subsets)
         with Client(made.urls) as client:
             made.servers[3].on_answer = made.servers[5].on_answer = symbols(noise)
-            _, found = views(made, client, ticket=made.ticket(liars=2))
+            _, found = views(made, client, ticket=made.ticket(robust=2))
             assert isinstance(found, Counterfactual)
             assert found.liars == (4, 6)
 

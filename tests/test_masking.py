@@ -13,7 +13,7 @@ from counterveil.errors import EmptyDatabase, OutOfRange
 from counterveil.institution.masking import UNLIMITED, exact_share, in_closure, largest_mask, nearest_gap, order_gap
 from counterveil.schemes.forms import make_form
 
-PLANE = make_form("euclidean", levels=9, d=2)
+PLANE = make_form("euclidean", largest=9, d=2)
 points = st.lists(st.integers(0, 9), min_size=2, max_size=2)
 sets = st.lists(points, min_size=1, max_size=8)
 
@@ -82,7 +82,7 @@ def test_share_of_questions_for_which_a_mask_is_exact() -> None:
 def test_no_memory_of_size_m_squared() -> None:
     """M = 20,000: M x M bytes would be 400 MB; the peak stays below a hundredth of it."""
     rng = np.random.default_rng(0)
-    form = make_form("euclidean", levels=50, d=4)
+    form = make_form("euclidean", largest=50, d=4)
     rows = rng.integers(0, 51, (20_000, 4)).astype(np.uint8)
     rejected = [Question(x) for x in rng.integers(0, 51, (5, 4))]
     tracemalloc.start()

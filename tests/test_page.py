@@ -296,8 +296,8 @@ def posts(relay: Relay) -> list[Any]:
     return [(r["line"], r["length"]) for r in relay.view() if r["line"].startswith("POST")]
 
 
-def lying(made: Deployed, browser: Browser, liars: int) -> dict[str, Any]:
-    text = made.ticket(liars=liars).text()
+def lying(made: Deployed, browser: Browser, robust: int) -> dict[str, Any]:
+    text = made.ticket(robust=robust).text()
     page = opened(browser, made.urls[0], made.urls, ticket=text, person={"x0": 3, "x1": 9, "x2": 14})
     found = answered(page)
     found["text"] = page.inner_text("main")

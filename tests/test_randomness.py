@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from counterveil import make_scheme
 from counterveil.algebra import words
 from counterveil.algebra.words import below, order_of, packed
-from counterveil.crypto.randomness import Common, Fresh, frame, uniform
+from counterveil.crypto.randomness import Common, Fresh, delimited, uniform
 from counterveil.errors import OversizedField, WrongType
 from counterveil.schemes.fetch import Polynomials, Subsets
 
@@ -131,12 +131,12 @@ def test_no_two_situations_share_a_stream() -> None:
 
 def test_the_digest_binds_every_parameter() -> None:
     rows, records = np.array([[1, 2], [3, 4]]), np.array([[1], [2]], dtype=np.uint8)
-    base: dict[str, Any] = {"levels": 10, "d": 2, "d_min": 3}
+    base: dict[str, Any] = {"largest": 10, "d": 2, "d_min": 3}
     changes: list[dict[str, Any]] = [
         {},
         {"d_min": 2},
         {"shuffle": True},
-        {"levels": [10, 11]},
+        {"largest": [10, 11]},
         {"servers": 3},
         {"servers": 3, "collusion": 1},
         {"alphas": [2, 1]},
@@ -163,7 +163,7 @@ def test_the_digest_binds_every_parameter() -> None:
 
 @given(st.lists(st.binary(max_size=4), max_size=4), st.lists(st.binary(max_size=4), max_size=4))
 def test_frames_of_different_parts_differ(a: list[bytes], b: list[bytes]) -> None:
-    assert (frame(a) == frame(b)) == (a == b)
+    assert (delimited(a) == delimited(b)) == (a == b)
 
 
 @pytest.mark.parametrize("key", [b"", b"short", bytes(33), "x" * 32])
@@ -184,10 +184,10 @@ def test_fresh_pads_reach_every_element() -> None:
 
 
 def test_a_schemes_common_randomness_binds_key_digest_ticket_and_servers() -> None:
-    scheme = make_scheme("diff", levels=9, d=2, alphas=[3, 5])
+    scheme = make_scheme("diff", largest=9, d=2, alphas=[3, 5])
     expected = Common(KEY, digest=b"digest", ticket=b"ticket", servers=[3, 5]).elements("pad", 11, 50)
     assert np.array_equal(scheme.common(KEY, b"digest", b"ticket").elements("pad", 11, 50), expected)
-    other = make_scheme("diff", levels=9, d=2)
+    other = make_scheme("diff", largest=9, d=2)
     for common in (
         scheme.common(bytes(32), b"digest", b"ticket"),
         scheme.common(KEY, b"digest2", b"ticket"),
@@ -242,7 +242,7 @@ class Recorded:
 
 def test_what_is_drawn_for_one_question_is_over_the_right_range_and_never_drawn_twice() -> None:
     rows = np.arange(12).reshape(6, 2)
-    scheme = make_scheme("mask+", levels=20, d=2, servers=3, d_min=7, expansion=2, shuffle=True)
+    scheme = make_scheme("mask+", largest=20, d=2, servers=3, d_min=7, expansion=2, shuffle=True)
     common, q = Recorded(), scheme.field.q
     scheme.answer(2, rows, np.zeros(4, dtype=np.int64), common)
     expected = [("order", 6), ("mask", 14, 6, 0, 0), ("pad", q, 6, 0, 1), ("pad", q, 6, 0, 2)]

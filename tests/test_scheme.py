@@ -47,7 +47,7 @@ SYMBOLS: dict[
 def test_symbols_counted_on_the_messages_are_those_of_the_theorems(name: str, d: int, M: int) -> None:
     rng = np.random.default_rng(0)
     rows, x = rng.integers(0, 11, (M, d)), rng.integers(0, 11, d)
-    found = retrieve(rows, x, levels=10, scheme=name, d_min=2 if "mask" in name else 1)
+    found = retrieve(rows, x, largest=10, scheme=name, d_min=2 if "mask" in name else 1)
     servers, total = SYMBOLS[name]
     assert len(found.views) == servers
     assert found.symbols.up == sum(view.query.size for view in found.views)
@@ -76,12 +76,12 @@ def test_the_catalogue_is_what_the_theorems_name() -> None:
         ("dot/distances", {"max_weight": 5}, 10**2 * 5 * 20),
         ("even_norm/distances", {"max_weight": 5, "norm": 4}, 10**4 * 5 * 20),
         ("table/distances", {"cap": 33}, 33 * 20),
-        ("baseline", {"levels": [1] * 10 + [3] * 10}, 10 * 1 + 10 * 9),
-        ("baseline", {"levels": 1, "d": 1, "servers": 23}, 23),
+        ("baseline", {"largest": [1] * 10 + [3] * 10}, 10 * 1 + 10 * 9),
+        ("baseline", {"largest": 1, "d": 1, "servers": 23}, 23),
     ],
 )
 def test_q_is_the_smallest_prime_above_the_bound(name: str, parameters: dict[str, Any], above: int) -> None:
-    scheme = make_scheme(name, **({"levels": 10, "d": 20} | parameters))
+    scheme = make_scheme(name, **({"largest": 10, "d": 20} | parameters))
     assert scheme.field.q == counterveil.smallest_prime_above(above)
 
 
@@ -97,9 +97,9 @@ def test_q_is_the_smallest_prime_above_the_bound(name: str, parameters: dict[str
     ],
 )
 def test_as_much_collusion_as_the_servers_bear(form: str, servers: int, collusion: int) -> None:
-    assert make_scheme(f"{form}/distances", levels=3, d=2, servers=servers).collusion == collusion
-    fewest = make_scheme(f"{form}/distances", levels=3, d=2, collusion=collusion)
-    assert fewest.servers == FORMS[form](levels=(3,)).degree * collusion + 1
+    assert make_scheme(f"{form}/distances", largest=3, d=2, servers=servers).collusion == collusion
+    fewest = make_scheme(f"{form}/distances", largest=3, d=2, collusion=collusion)
+    assert fewest.servers == FORMS[form](largest=(3,)).degree * collusion + 1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -144,7 +144,7 @@ def test_every_reveal_conforms(name: str, shuffle: bool, costs: list[int], expan
     vector = np.array(costs)
     reveal = make_reveal_for(name, vector, shuffle=shuffle, expansion=expansion)
     protocol = make_protocol(reveal.protocol)
-    field = protocol.arithmetic(protocol.least(1001, reveal, 2))
+    field = protocol.arithmetic(protocol.must_exceed(1001, reveal, 2))
     check_reveal(reveal, field, vector, Common(bytes(32), digest=b"", ticket=b"t", servers=()))
 
 
@@ -170,7 +170,7 @@ class InTheClear(Form):
         return [0]
 
     def plan(self, field: Residues, query: Vector) -> Plan:
-        return Plan("polynomial", field, (np.arange(self.d) == 0,), max(self.levels))
+        return Plan("polynomial", field, (np.arange(self.d) == 0,), max(self.largest))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,10 +185,10 @@ class Dishonest(InTheClear):
 
 def test_conformance_accepts_a_no_op_and_refuses_a_broken_form() -> None:
     rows, question = np.array([[3], [1], [2]]), Question()
-    check_form(InTheClear(levels=(3,)), rows, question)
-    assert counterveil.run(Scheme.of(InTheClear(levels=(3,)), REVEALS["differences"]), rows, question).position == 1
+    check_form(InTheClear(largest=(3,)), rows, question)
+    assert counterveil.run(Scheme.of(InTheClear(largest=(3,)), REVEALS["differences"]), rows, question).position == 1
     with pytest.raises(AssertionError, match="do not give the cost"):
-        check_form(Dishonest(levels=(3,)), rows, question)
+        check_form(Dishonest(largest=(3,)), rows, question)
 
 
 def test_conformance_refuses_a_bound_that_lies() -> None:
@@ -196,7 +196,7 @@ def test_conformance_refuses_a_bound_that_lies() -> None:
         bound = 2
 
     with pytest.raises(AssertionError, match="a cost of 3, above the bound 2"):
-        check_form(Lying(levels=(3,)), np.array([[3], [1]]), Question())
+        check_form(Lying(largest=(3,)), np.array([[3], [1]]), Question())
 
 
 def test_conformance_refuses_a_broken_reveal() -> None:
@@ -231,7 +231,7 @@ def test_differences_find_what_the_papers_algorithm_finds(costs: list[int]) -> N
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_an_answer_is_the_same_in_parts(name: str, shuffle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
-    scheme = make_scheme(name, levels=9, d=3, shuffle=shuffle, d_min=4 if "mask" in name else 1)
+    scheme = make_scheme(name, largest=9, d=3, shuffle=shuffle, d_min=4 if "mask" in name else 1)
     query = rng.integers(0, scheme.field.q, scheme.symbols)
     for count in (1, 2, 7, 8, 14, 15, 50):
         rows = rng.integers(0, 10, (count, 3)).astype(np.uint8)

@@ -63,7 +63,7 @@ def test_recorded_hashes_gate_and_adder_are_what_the_paper_says() -> None:
 
 def test_the_recorded_least_of_five() -> None:
     case = VECTORS["least"]
-    scheme = make_scheme("table/sealed_record", levels=4, d=1, cap=15)
+    scheme = make_scheme("table/sealed_record", largest=4, d=1, cap=15)
     answers = [np.frombuffer(bytes.fromhex(a), dtype=np.uint8) for a in case["answers"]]
     queries = np.zeros((2, scheme.symbols), dtype=np.int64)
     found = scheme.recover(Question(costs=[case["costs"]]), queries, answers, 5, 8)
@@ -189,7 +189,7 @@ def test_a_bank_in_one_process() -> None:
 )
 def test_what_sealed_cannot_do_is_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(NotOffered):
-        make_scheme(name, levels=4, d=2, **options)
+        make_scheme(name, largest=4, d=2, **options)
 
 
 def test_rings_and_wrong_messages_are_refused() -> None:
@@ -197,14 +197,14 @@ def test_rings_and_wrong_messages_are_refused() -> None:
         with pytest.raises(InvalidField):
             Ring(q)
     with pytest.raises(InvalidAlphas):
-        make_scheme("table/sealed", levels=4, d=2, alphas=[1, 1])
-    scheme = make_scheme("table/sealed", levels=4, d=2)
+        make_scheme("table/sealed", largest=4, d=2, alphas=[1, 1])
+    scheme = make_scheme("table/sealed", largest=4, d=2)
     question = Question([1, 1])
     queries = np.zeros((2, scheme.symbols), dtype=np.int64)
     short = [np.zeros(length - 1, dtype=np.uint8) for length in scheme.requests(Size(3))[0].down]
     with pytest.raises(InvalidInput, match="answer of server 1"):
         scheme.recover(question, queries, short, 3)
-    inside = make_scheme("table/sealed_record", levels=4, d=2)
+    inside = make_scheme("table/sealed_record", largest=4, d=2)
     common = inside.common(new_key(), b"", b"t")
     with pytest.raises(InvalidInput, match="records"):
         inside.answer(1, np.zeros((3, 2), dtype=np.int64), queries[0], common)
@@ -212,7 +212,7 @@ def test_rings_and_wrong_messages_are_refused() -> None:
 
 def test_tampered_answers_give_a_position_and_never_a_crash() -> None:
     rng = np.random.default_rng(1)
-    scheme = make_scheme("table/sealed_record", levels=4, d=2)
+    scheme = make_scheme("table/sealed_record", largest=4, d=2)
     rows, question = rng.integers(0, 5, (37, 2)), Question([1, 2])
     records = rng.integers(0, 256, (37, 9), dtype=np.uint8)
     asked = run(scheme, rows, question, records=records)
@@ -323,7 +323,7 @@ def sample(scheme: Scheme, rows: Any, count: int = 250) -> list[Any]:
 )
 def test_only_sealed_answers_could_come_from_a_simulator(name: str) -> None:
     """The same tests on all: two databases with one nearest row are told apart by every other reveal's transcript."""
-    scheme = make_scheme(f"table/{name}", levels=15, d=1, cap=15, shuffle=True, d_min=2 if "masked" in name else 1)
+    scheme = make_scheme(f"table/{name}", largest=15, d=1, cap=15, shuffle=True, d_min=2 if "masked" in name else 1)
     ours = sample(scheme, A)
     if "sealed" not in name:
         assert told_apart(ours, sample(scheme, B))
@@ -350,14 +350,14 @@ def test_those_tests_see_a_colour_that_is_the_bit(monkeypatch: pytest.MonkeyPatc
         return made
 
     monkeypatch.setattr(garbled, "_labels", plain)
-    scheme = make_scheme("table/sealed", levels=15, d=1, cap=15)
+    scheme = make_scheme("table/sealed", largest=15, d=1, cap=15)
     assert told_apart(sample(scheme, A), sample(scheme, B))
 
 
 @pytest.mark.slow
 def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another control: as protocol.md has it, the position alone would tell of ties; with r it is uniform."""
-    scheme = make_scheme("table/sealed", levels=3, d=1, cap=3)
+    scheme = make_scheme("table/sealed", largest=3, d=1, cap=3)
     rows = np.array([[0], [0], [1]])
 
     def counted() -> Any:
@@ -418,7 +418,7 @@ class _Zero:
 
 def test_answers_do_not_depend_on_anything_but_the_ticket() -> None:
     """What a server sends is a function of key, digest, ticket and query: a restarted one sends the same."""
-    scheme = make_scheme("table/sealed", levels=4, d=2)
+    scheme = make_scheme("table/sealed", largest=4, d=2)
     rows, key = np.random.default_rng(3).integers(0, 5, (50, 2)), new_key()
     query = scheme.query(Question([1, 1]), _Zero())[0]
     answers = [scheme.answer(1, rows, query, scheme.common(key, b"d", ticket)) for ticket in (b"one", b"one", b"two")]

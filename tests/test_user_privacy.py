@@ -19,22 +19,22 @@ from counterveil.schemes.scheme import run
 from enumeration import Fixed, FixedCommon, tiny, told_apart, user_private, views
 
 SMALL = {
-    "euclidean": make_scheme("baseline", levels=1, d=2),
-    "euclidean, q = 5": make_scheme("baseline", levels=2, d=1),
-    "euclidean, T = 2": make_scheme("baseline", levels=1, d=1, servers=3),
-    "euclidean, T = 1 of 3": make_scheme("baseline", levels=1, d=2, servers=3, collusion=1),
-    "weighted": make_scheme("baseline+", levels=1, d=2, max_weight=2),
-    "weighted, T = 2": make_scheme("baseline+", levels=1, d=1, max_weight=2, servers=5),
-    "linear": make_scheme("linear-baseline", levels=1, d=2, max_weight=2),
-    "linear, T = 2": make_scheme("linear-baseline", levels=1, d=1, max_weight=2, servers=3),
-    "dot": make_scheme("dot/distances", levels=1, d=2, max_weight=2),
-    "even_norm": make_scheme("even_norm/distances", levels=1, d=1, max_weight=2),
-    "table": make_scheme("table/distances", levels=1, d=2, cap=1),
-    "table, T = 2": make_scheme("table/distances", levels=1, d=1, cap=2, servers=3),
-    "sealed table": make_scheme("table/sealed", levels=1, d=2, cap=1),
-    "sealed table, one feature": make_scheme("table/sealed", levels=2, d=1, cap=3),
-    "sealed linear": make_scheme("linear/sealed", levels=1, d=1, max_weight=2),
-    "other alphas": make_scheme("linear-diff", levels=1, d=1, max_weight=2, alphas=[4, 2]),
+    "euclidean": make_scheme("baseline", largest=1, d=2),
+    "euclidean, q = 5": make_scheme("baseline", largest=2, d=1),
+    "euclidean, T = 2": make_scheme("baseline", largest=1, d=1, servers=3),
+    "euclidean, T = 1 of 3": make_scheme("baseline", largest=1, d=2, servers=3, collusion=1),
+    "weighted": make_scheme("baseline+", largest=1, d=2, max_weight=2),
+    "weighted, T = 2": make_scheme("baseline+", largest=1, d=1, max_weight=2, servers=5),
+    "linear": make_scheme("linear-baseline", largest=1, d=2, max_weight=2),
+    "linear, T = 2": make_scheme("linear-baseline", largest=1, d=1, max_weight=2, servers=3),
+    "dot": make_scheme("dot/distances", largest=1, d=2, max_weight=2),
+    "even_norm": make_scheme("even_norm/distances", largest=1, d=1, max_weight=2),
+    "table": make_scheme("table/distances", largest=1, d=2, cap=1),
+    "table, T = 2": make_scheme("table/distances", largest=1, d=1, cap=2, servers=3),
+    "sealed table": make_scheme("table/sealed", largest=1, d=2, cap=1),
+    "sealed table, one feature": make_scheme("table/sealed", largest=2, d=1, cap=3),
+    "sealed linear": make_scheme("linear/sealed", largest=1, d=1, max_weight=2),
+    "other alphas": make_scheme("linear-diff", largest=1, d=1, max_weight=2, alphas=[4, 2]),
 }
 
 LARGE = ("weighted", "weighted, T = 2", "linear", "table, T = 2", "sealed table", "sealed table, one feature")
@@ -45,10 +45,10 @@ def questions(scheme: Scheme) -> Iterator[Question]:
     """Every question there is for this scheme."""
     form = scheme.form
     if form.name == "table":
-        entries = [list(product(range(form.bound // form.d + 1), repeat=R + 1)) for R in form.levels]
+        entries = [list(product(range(form.bound // form.d + 1), repeat=R + 1)) for R in form.largest]
         yield from (Question(costs=tables) for tables in product(*entries))
         return
-    for x in product(*[range(R + 1) for R in form.levels]):
+    for x in product(*[range(R + 1) for R in form.largest]):
         if form.name == "euclidean":
             yield Question(x)
         else:
@@ -122,7 +122,7 @@ def test_record_query_over_bytes_is_that_sharing_of_the_unit_vector() -> None:
 
 def test_the_whole_conversation_is_the_same_for_every_question() -> None:
     """Query and record request together, over every pad of both, while the nearest row changes with x."""
-    scheme = make_scheme("baseline", levels=2, d=1)
+    scheme = make_scheme("baseline", largest=2, d=1)
     rows = np.array([[0], [2], [2]], dtype=np.uint8)
     common = FixedCommon([[1, 2, 3]])
     found = set()
@@ -147,7 +147,7 @@ def test_views_at_full_size_look_uniform(scheme: str) -> None:
     rows = np.array([[0] * 8, [10] * 8])
     for x in ([0] * 8, [10] * 8):
         parameters: dict[str, Any] = {"d_min": 4} if scheme == "mask+" else {}
-        found = [retrieve(rows, x, levels=10, scheme=scheme, **parameters) for _ in range(150)]
+        found = [retrieve(rows, x, largest=10, scheme=scheme, **parameters) for _ in range(150)]
         for n in range(found[0].scheme.servers):
             q = found[0].field.q
             drawn = np.concatenate([f.views[n].query for f in found])
@@ -159,7 +159,7 @@ def test_views_at_full_size_look_uniform(scheme: str) -> None:
 
 def test_two_questions_of_one_person_share_nothing() -> None:
     spir = make_spir(servers=2, collusion=1, length=1)
-    scheme = make_scheme("baseline", levels=10, d=20)
+    scheme = make_scheme("baseline", largest=10, d=20)
     queries = [scheme.query(Question([5] * 20), Fresh()).tobytes() for _ in range(50)]
     records = [spir.query(200, 7, Fresh()).tobytes() for _ in range(50)]
     assert len(set(queries)) == len(set(records)) == 50

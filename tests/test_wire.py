@@ -88,7 +88,7 @@ def test_ticket_vectors(case: dict[str, Any]) -> None:
     ticket = wire.decode_ticket_text(case["text"])
     claims = ticket.claims
     assert (claims.id.hex(), claims.expires, claims.service) == (case["id"], case["expires"], case["service"])
-    assert (list(claims.servers), claims.liars, claims.k) == (case["servers"], case["liars"], case["k"])
+    assert (list(claims.servers), claims.robust, claims.k) == (case["servers"], case["liars"], case["k"])
     assert claims.reveal == case["reveal"]
     public = bytes.fromhex(TERMS["issuer"])
     assert is_signed(public, bytes.fromhex(case["signature"]), "ticket", ticket.signed)

@@ -48,5 +48,5 @@ class CappedL1(Table):
 
     def distances(self, question: Question) -> list[list[int]]:
         """Return the tables of a question that brings x and weights alone, in levels: for `retrieve`."""
-        features = zip(self.weights(question), self.point(question), self.levels, strict=True)
+        features = zip(self.weights(question), self.point(question), self.largest, strict=True)
         return [[w * min(abs(v - x), -(-R * self.percent // 100)) for v in range(R + 1)] for w, x, R in features]

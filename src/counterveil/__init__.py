@@ -1,7 +1,7 @@
 """Counterveil: the nearest accepted row, for a person who tells no server anything.
 
 >>> import counterveil
->>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], levels=20, scheme="diff").index
+>>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], largest=20, scheme="diff").index
 1
 
 Names are imported when they are first used, so that a program loads only what it needs.

@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def mixtures(made: Deployed, spir: Spir, pair: tuple[int, int], liars: int) -> list[bytes]:
+def mixtures(made: Deployed, spir: Spir, pair: tuple[int, int], robust: int) -> list[bytes]:
     """Ask for mixtures of two records in every way that a cheat has; return what comes back, one ticket each."""
     count = len(made.database.codes)
     among = tuple(range(1, spir.servers + 1))
@@ -60,7 +60,7 @@ def mixtures(made: Deployed, spir: Spir, pair: tuple[int, int], liars: int) -> l
             made_up.append([vector.tobytes() for _ in among])
     found = []
     for bodies in made_up:
-        ticket, answers = made.ticket(liars=liars, servers=list(range(1, len(made.servers) + 1))), []
+        ticket, answers = made.ticket(robust=robust, servers=list(range(1, len(made.servers) + 1))), []
         made.ask_nothing(ticket, among)
         for n, body in zip(among, bodies, strict=True):
             request = made.request("record-query", n, ticket, 1, among, body)

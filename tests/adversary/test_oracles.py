@@ -94,7 +94,7 @@ def guessed(made: Deployed, person: dict[str, int], second: bytes) -> bytes:
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two servers over F_3 with one feature of two levels, so that every pad can be played."""
-    small = make_scheme("table/distances", levels=1, d=1, cap=1)
+    small = make_scheme("table/distances", largest=1, d=1, cap=1)
     assert (small.field.q, small.symbols) == (3, 2)
 
     def held(*arguments: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -11,12 +12,12 @@ from ..errors import EmptyDatabase, MissingValue, OutOfRange, WrongShape, WrongT
 from .arrays import Integers
 
 
-def integer(what: str, value: object, least: int, most: int | None = None) -> int:
-    """Accept one integer in [least:most]."""
+def integer(what: str, value: object, low: int, high: int | None = None) -> int:
+    """Accept one integer in [low:high]."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise WrongType(what, got=type(value).__name__, expected="int")
-    if value < least or (most is not None and value > most):
-        raise OutOfRange(what, got=value, expected=f"at least {least}" if most is None else f"[{least}:{most}]")
+    if value < low or (high is not None and value > high):
+        raise OutOfRange(what, got=value, expected=f"at least {low}" if high is None else f"[{low}:{high}]")
     return int(value)
 
 
@@ -84,3 +85,11 @@ def in_range(what: str, values: Integers, low: int, high: int | Sequence[int] | 
         where = tuple(int(i) for i in np.argwhere((values < low) | (values > top))[0])
         limit = "" if high is None else int(np.broadcast_to(top, values.shape)[where])
         raise OutOfRange(f"{what}{list(where)}", got=int(values[where]), expected=f"[{low}:{limit}]")
+
+
+def renamed(old: str, new: str, given: Any, parameters: dict[str, Any]) -> Any:
+    """Return what was given under the new name, or, with a warning, what `parameters` has under the old one."""
+    if old not in parameters:
+        return given
+    warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=3)
+    return parameters.pop(old)

@@ -119,11 +119,11 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return None
 
 
-def pays(size: int, least: int) -> bool:
+def pays(size: int, worthwhile: int) -> bool:
     """Tell whether there is enough work: with less, NumPy is done before numba has been imported, if it is not yet."""
-    return size >= least or "numba" in sys.modules
+    return size >= worthwhile or "numba" in sys.modules
 
 
-def where_it_pays(function: Callable[..., Any], size: int, least: int) -> Any:
+def where_it_pays(function: Callable[..., Any], size: int, worthwhile: int) -> Any:
     """Return the function as machine code, or None where there is no numba or too little work."""
-    return _compiled(function) if pays(size, least) else None
+    return _compiled(function) if pays(size, worthwhile) else None

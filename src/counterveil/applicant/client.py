@@ -239,7 +239,7 @@ class AsyncClient:
         numbers = sorted(known)[: deployment.scheme.needed(robust)]
         step = max(1, terms.window // 4)  # coarse: a clock to the second would tell one applicant from another
         expires = (int(time.time()) + terms.window // 2) // step * step
-        return tickets.mint(terms, numbers, expires=expires, k=deployment.k, liars=robust)
+        return tickets.mint(terms, numbers, expires=expires, k=deployment.k, robust=robust)
 
 
 def _address(given: Any, insecure: bool) -> str:

@@ -92,10 +92,10 @@ class Conversation:
         self.offer, self.ticket, self._progress, self._watch = offer, ticket, progress, watch
         claims, draw = ticket.claims, randomness or Fresh()
         made = deployment or offer.deployment
-        needed = made.scheme.needed(claims.liars)
+        needed = made.scheme.needed(claims.robust)
         if len(claims.servers) != needed:
             raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
-        self.deployment, self.scheme = replace(made, k=claims.k), made.scheme.among(claims.servers, claims.liars)
+        self.deployment, self.scheme = replace(made, k=claims.k), made.scheme.among(claims.servers, claims.robust)
         choose = partial(self.deployment.choose, spread=spread)
         choose(np.zeros(1, dtype=np.int64))  # refuses a bad spread
         size = Size(offer.issued.terms.rows, self.deployment.record_bytes, claims.k)

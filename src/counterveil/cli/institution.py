@@ -22,7 +22,7 @@ from ..crypto.randomness import key_id
 from ..errors import InvalidKey, MissingPackage, UnknownName, WrongType
 from ..institution.database import Database
 from ..research.leakage import clear_costs, estimate, populations
-from ..schema.frames import Table, as_label
+from ..schema.frames import Columns, as_label
 from ..schema.schema import Schema
 from ..service.dashboard import Operator, read_token
 from ..service.epochs import check_holdings
@@ -48,7 +48,7 @@ def schema() -> None:
 @click.option("--exact-ranges", is_flag=True, help="Do not round ranges outwards. Tells the data's extremes.")
 def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: int, exact_ranges: bool) -> None:
     """Guess a schema from FRAME, a CSV or Parquet file. Look it over: it is public."""
-    table = Table(frame)
+    table = Columns(frame)
     guessed = Schema.infer(table, exclude=exclude, most_levels=levels, round_outwards=not exact_ranges)
     if output is None:
         click.echo(guessed.to_toml(), nl=False)
@@ -231,7 +231,7 @@ def serve(
             ledger.unlink()  # it was made just now, and is of no use
         raise
     running = Server.open(
-        server, database, terms, key=common, own=own, ledger=book, threads=threads, least=engine.LASTING
+        server, database, terms, key=common, own=own, ledger=book, threads=threads, worthwhile=engine.LASTING
     )
     operator = None
     if operator_token:

@@ -202,7 +202,7 @@ def issue(
     scheme = deployment_of(made).scheme
     servers = _servers(among) if among else list(range(1, scheme.needed(robust) + 1))
     scheme.among(servers, robust)  # refuses what the servers would refuse, and so does the next but one line
-    minted = [mint(made, servers, expires=expires, k=records, liars=robust, issuer=issuer) for _ in range(count)]
+    minted = [mint(made, servers, expires=expires, k=records, robust=robust, issuer=issuer) for _ in range(count)]
     verify(minted[0], made, time.time())
     text = "\n".join(each.text() for each in minted)
     if output is None:

@@ -26,7 +26,7 @@ from ..research.advice import advise as take_advice
 from ..research.experiments import Claim
 from ..research.leakage import Leakage, clear_costs, estimate, populations
 from ..research.oracles import Asking
-from ..schema.frames import Table, as_label
+from ..schema.frames import Columns, as_label
 from ..schema.schema import Schema
 from ..schemes.reveals import REVEALS, Reveal, make_reveal
 from ..terms.deployment import Deployment
@@ -167,7 +167,7 @@ def leakage(
     generator = np.random.default_rng(seed)  # noqa: TID251 - a simulation
     deployment = Deployment.serving(database)
     rows = deployment.rows(database.codes).astype(np.int64)
-    codes = _applicants(Table(people), database.schema) if people else database.codes
+    codes = _applicants(Columns(people), database.schema) if people else database.codes
     own = codes[generator.choice(len(codes), min(applicants, len(codes)), replace=False)].astype(np.int64)
     cases = populations(clear_costs(deployment, database.codes, each) for each in own)
     rungs = [(reveal, made) for reveal in _rungs(d_mins) if (made := _with(deployment, reveal))]
@@ -216,7 +216,7 @@ def leakage(
         console.print(f"The figure is {escape(str(folder / 'leakage.png'))}.")
 
 
-def _applicants(table: Table, schema: Schema) -> Any:
+def _applicants(table: Columns, schema: Schema) -> Any:
     """Return the codes of people in a file; columns that only records have are not asked for."""
     given = [{f.name: person.get(f.name) for f in schema.cost_features} for person in table.people()]
     return np.stack([schema.codes(person, clamp=True) for person in given])

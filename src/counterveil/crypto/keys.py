@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ..errors import InvalidKey, Unbound
-from .randomness import KEY_BYTES, VERSION, frame, key_id, new_key
+from .randomness import KEY_BYTES, VERSION, delimited, key_id, new_key
 
 SIGNATURE_BYTES = 64
 Purpose = Literal["terms", "ticket", "manifest", "record", "blind", "packages"]  # what a signature is for
@@ -74,7 +74,7 @@ def is_signed(public: bytes, signature: bytes, purpose: Purpose, *parts: bytes) 
 
 
 def _message(purpose: Purpose, parts: tuple[bytes, ...]) -> bytes:
-    return frame([VERSION, purpose, *parts])
+    return delimited([VERSION, purpose, *parts])
 
 
 def fingerprint(public: bytes) -> str:

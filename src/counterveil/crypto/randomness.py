@@ -27,12 +27,12 @@ ID_BYTES = 16
 _WORD = 8
 
 
-def frame(parts: Iterable[bytes | str | int]) -> bytes:
+def delimited(parts: Iterable[bytes | str | int]) -> bytes:
     """Encode parts one after the other, each behind its length; numbers as their digits.
 
     No two sequences of bytes look alike.
 
-    >>> frame([b"ab", "c"]) == frame([b"a", "bc"])
+    >>> delimited([b"ab", "c"]) == delimited([b"a", "bc"])
     False
     """
     raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
@@ -74,7 +74,7 @@ def new_id() -> bytes:
 
 def key_id(key: bytes) -> bytes:
     """Return a name of a common key that tells nothing of it: equal for equal keys."""
-    return hmac.new(key, frame([VERSION, "key id"]), hashlib.sha256).digest()[:ID_BYTES]
+    return hmac.new(key, delimited([VERSION, "key id"]), hashlib.sha256).digest()[:ID_BYTES]
 
 
 class Randomness(Protocol):
@@ -118,14 +118,14 @@ class Common:
         if not isinstance(digest, bytes) or not (ticket is None or (isinstance(ticket, bytes) and ticket)):
             raise WrongType("digest and ticket", got="something else", expected="bytes, and None for no ticket")
         claims = [] if ticket is None else [ticket]
-        situation = frame([VERSION, digest, *claims, frame(servers)])
+        situation = delimited([VERSION, digest, *claims, delimited(servers)])
         self._mac = hmac.new(key, situation, hashlib.sha256)
         self._order: Order | None = None
 
     def substream(self, purpose: str, request: int, coefficient: int, block: int) -> Callable[[int], bytes]:
         """Return the byte stream of one block of one coefficient of one request for one purpose."""
         mac = self._mac.copy()
-        mac.update(frame([purpose, request, coefficient, block]))
+        mac.update(delimited([purpose, request, coefficient, block]))
         return keystream(mac.digest())
 
     def elements(self, purpose: str, q: int, count: int, *, request: int = 0, coefficient: int = 0) -> Vector:

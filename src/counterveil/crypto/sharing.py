@@ -53,21 +53,21 @@ def reconstruct(field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vecto
 
 
 def honest(
-    field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int, liars: int
+    field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int, wrong: int
 ) -> tuple[int, ...]:
-    """Return the places of the servers whose shares lie on polynomials of at most `degree`, all but `liars` or fewer.
+    """Return the places of the servers whose shares lie on polynomials of at most `degree`, all but `wrong` or fewer.
 
-    Reed-Solomon over servers: N >= degree + 1 + 2 * liars make the answer unique. A server that lies about one row is
+    Reed-Solomon over servers: N >= degree + 1 + 2 * wrong make the answer unique. A server that lies about one row is
     out for all, so whole servers are left out, the fewest that will do.
     """
-    alphas, shares = _paired(field, alphas, shares, degree + 2 * liars)
+    alphas, shares = _paired(field, alphas, shares, degree + 2 * wrong)
     servers = range(len(alphas))
-    for count in range(liars + 1):
+    for count in range(wrong + 1):
         for out in combinations(servers, count):
             kept = tuple(n for n in servers if n not in out)
             if _consistent(field, [alphas[n] for n in kept], [shares[n] for n in kept], degree):
                 return kept
-    raise TooManyLiars("answers", got=f"more than {liars} that contradict the others", expected=f"at most {liars}")
+    raise TooManyLiars("answers", got=f"more than {wrong} that contradict the others", expected=f"at most {wrong}")
 
 
 def _consistent(field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int) -> bool:

@@ -96,10 +96,10 @@ class CpuRecords:
         return np.where((which >= 0)[:, None], self.data[which], np.uint8(0))
 
 
-def lay_out(codes: Codes, *, threads: int = 1, least: int = WORTHWHILE) -> CpuRows:
+def lay_out(codes: Codes, *, threads: int = 1, worthwhile: int = WORTHWHILE) -> CpuRows:
     """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
     narrow = codes.dtype in (np.uint8, np.uint16)
-    return CpuRows(Blocks(codes, threads) if narrow and codes.nbytes >= least and _plans() else codes)
+    return CpuRows(Blocks(codes, threads) if narrow and codes.nbytes >= worthwhile and _plans() else codes)
 
 
 @cache
@@ -136,11 +136,16 @@ def table(field: Residues, rows: Laid, entries: Vector, sizes: NDArray[np.int64]
 
 
 def xor(
-    records: Bytes, chosen: NDArray[np.bool_], start: int = 0, end: int | None = None, *, least: int = 8 * WORTHWHILE
+    records: Bytes,
+    chosen: NDArray[np.bool_],
+    start: int = 0,
+    end: int | None = None,
+    *,
+    worthwhile: int = 8 * WORTHWHILE,
 ) -> Bytes:
     """Return the xor of bytes start to end of the chosen records, one per row of an (M, length) array."""
     end = records.shape[1] if end is None else end
-    many = pays(len(records) * (end - start), least) and end - start >= 64 and records.flags.c_contiguous
+    many = pays(len(records) * (end - start), worthwhile) and end - start >= 64 and records.flags.c_contiguous
     if not many or not _plans():
         return plain.xor(records[:, start:end], chosen)
     total: Bytes = _plans().xor(records, chosen, start, end)

@@ -143,8 +143,8 @@ def _with_blanks(database: Database, issuer: Issuer) -> Database:
         database,
         served=packages,
         signer=issuer.public,
-        _opened_digest=database.digest,
-        _opened_packed="0" * 64,
+        _known_digest=database.digest,
+        _known_packed="0" * 64,
     )
 
 

@@ -10,7 +10,7 @@ from ..algebra import checks
 from ..applicant.explain import Counterfactual, Explanation
 from ..errors import EmptyDatabase, MissingPackage, UnknownName, WrongType
 from ..institution.database import Database
-from ..schema.frames import Table, rows_as_frame
+from ..schema.frames import Columns, rows_as_frame
 from ..schema.preferences import Preferences
 from ..schema.schema import Schema
 from ..schemes import defaults
@@ -131,10 +131,10 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         )
         return Local(self.database_, deployment)
 
-    def _table(self, X: Any, *, reset: bool) -> Table:
+    def _table(self, X: Any, *, reset: bool) -> Columns:
         """Check X as scikit-learn does and return it by columns; those of an array are called x0, x1, …"""
         if hasattr(X, "columns") or hasattr(X, "column_names"):
             validate_data(self, X, reset=reset, skip_check_array=True)
-            return Table(X)
+            return Columns(X)
         array = validate_data(self, X, reset=reset, dtype="numeric")
-        return Table({f"x{j}": array[:, j] for j in range(array.shape[1])})
+        return Columns({f"x{j}": array[:, j] for j in range(array.shape[1])})

@@ -26,8 +26,8 @@ class View(NamedTuple):
     record_query: Bytes
 
 
-class Symbols(NamedTuple):
-    """Symbols sent, counted on the messages of all servers together; the record step is not in it.
+class Sent(NamedTuple):
+    """Sent sent, counted on the messages of all servers together; the record step is not in it.
 
     Up they are elements mod q, and down too, but for sealed reveals, which send bytes.
     """
@@ -49,7 +49,7 @@ class Retrieval:
     revealed: Vector
     record: bytes
     views: tuple[View, ...]
-    symbols: Symbols
+    symbols: Sent
     scheme: Scheme
 
     @property
@@ -66,7 +66,7 @@ def retrieve(
     rows: ArrayLike,
     x: ArrayLike | None = None,
     *,
-    levels: int | Sequence[int] | None = None,
+    largest: int | Sequence[int] | None = None,
     scheme: str | Scheme = "baseline",
     weights: ArrayLike | None = None,
     costs: Sequence[ArrayLike] | None = None,
@@ -79,7 +79,7 @@ def retrieve(
     ----------
     rows : (M, d) integers, the accepted rows, codes in [0:R].
     x : d integers, the applicant's own codes.
-    levels : R, the largest code, for all features or one for each. Public; not needed with a `Scheme`.
+    largest : R, the largest code, for all features or one for each. Public; not needed with a `Scheme`.
     scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``), any
         pair as ``"form/reveal"``, such as ``"table/sealed"``, or a `Scheme`.
     weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
@@ -93,7 +93,7 @@ def retrieve(
     The paper's example: two accepted rows, and a rejected person at (1, 2).
 
     >>> import counterveil
-    >>> found = counterveil.retrieve([[20, 0], [0, 20]], [1, 2], levels=20)
+    >>> found = counterveil.retrieve([[20, 0], [0, 20]], [1, 2], largest=20)
     >>> found
     Retrieval(index=1, servers=2, q=809, symbols=(4, 4))
     >>> found.revealed
@@ -101,16 +101,17 @@ def retrieve(
 
     With private preferences and two servers; changing the second feature is nine times as bad.
 
-    >>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], levels=20, scheme="linear-diff", weights=[1, 9]).index
+    >>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], largest=20, scheme="linear-diff", weights=[1, 9]).index
     0
     """
     if isinstance(scheme, Scheme):
-        if levels is not None or parameters:
+        if largest is not None or parameters:
             raise WrongType("parameters", got="some beside a Scheme", expected="none: the scheme has its own")
     else:
-        if levels is None:
-            raise WrongType("levels", got="nothing", expected="the largest code R, a public number")
-        scheme = make_scheme(scheme, levels=levels, d=checks.rows(rows).shape[1], **parameters)
+        largest = checks.renamed("levels", "largest", largest, parameters)
+        if largest is None:
+            raise WrongType("largest", got="nothing", expected="the largest code R, a public number")
+        scheme = make_scheme(scheme, largest=largest, d=checks.rows(rows).shape[1], **parameters)
     codes = scheme.form.load(rows)
     held = as_bytes(codes) if records is None else as_records(records)
     if len(held) != len(codes):
@@ -126,6 +127,6 @@ def retrieve(
         revealed=asked.revealed,
         record=unpackage(asked.record or b""),
         views=tuple(map(View, asked.queries, asked.record_queries)),
-        symbols=Symbols(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
+        symbols=Sent(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
         scheme=scheme,
     )

@@ -25,7 +25,7 @@ from ..algebra.arrays import Bytes, Codes, Vector
 from ..crypto.keys import SIGNATURE_BYTES, Issuer
 from ..crypto.packages import package_all, unpackage_all
 from ..errors import EmptyDatabase, InvalidInput, UnknownName, WrongType
-from ..schema.frames import Table
+from ..schema.frames import Columns
 from ..schema.layouts import RecordKind, encode, layout
 from ..schema.schema import Schema
 from . import bundle
@@ -55,8 +55,8 @@ class Database:
     signer: bytes = b""
     blind: bytes = b""
     source: Vector | None = None  # where each row stood in the frame; known to the builder alone
-    _opened_digest: str = ""  # the digest, where it is known already
-    _opened_packed: str = ""  # likewise
+    _known_digest: str = ""  # the digest, where it is known already
+    _known_packed: str = ""  # likewise
 
     def __repr__(self) -> str:
         return f"Database({len(self.codes)} rows, {len(self.schema.features)} features, records of {self.record}s)"
@@ -96,7 +96,7 @@ class Database:
             raise UnknownName("record", got=repr(record), expected="row or cell")
         if min_cell > 1 and record != "cell":
             raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
-        table = Table(frame)
+        table = Columns(frame)
         table.select(schema.names)
         keep = accepted_rows(table, schema, model, accepted)
         if not keep.any():
@@ -147,19 +147,19 @@ class Database:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of everything in the bundle but the signatures and packages, in hexadecimal."""
-        return self._opened_digest or hashlib.sha256(bundle.to_json(self._manifest())).hexdigest()
+        return self._known_digest or hashlib.sha256(bundle.to_json(self._manifest())).hexdigest()
 
     @cached_property
     def packed(self) -> str:
         """The SHA-256 of the packages, in hexadecimal."""
-        return self._opened_packed or bundle.describe(self.served).sha256
+        return self._known_packed or bundle.describe(self.served).sha256
 
     def sign(self, issuer: Issuer, *, progress: bool = False) -> Database:
         """Return the database with every record signed and packaged, ready for servers.
 
         The same data and the same key give the same bytes.
         """
-        bare = replace(self, served=self.records, signer=b"", blind=b"", _opened_digest="", _opened_packed="")
+        bare = replace(self, served=self.records, signer=b"", blind=b"", _known_digest="", _known_packed="")
         blind = hashlib.sha256(issuer.sign("blind", bytes.fromhex(bare.digest))).digest()
         named = replace(bare, signer=issuer.public, blind=blind)
         digest = hashlib.sha256(bundle.to_json(named._manifest(bare.served))).digest()
@@ -169,7 +169,7 @@ class Database:
         secret = hashlib.sha256(issuer.sign("packages", digest)).digest()
         signed = np.hstack([bare.served, behind])
         packages = package_all(_watched(signed, "packaging", bare.rows, progress), secret)
-        made = replace(named, served=packages, _opened_digest=digest.hex())
+        made = replace(named, served=packages, _known_digest=digest.hex())
         made.__dict__["records"] = bare.served  # they are at hand: nobody need unpackage them
         return made
 
@@ -205,12 +205,12 @@ class Database:
             served=served,
             signer=bytes.fromhex(manifest.signer),
             blind=bytes.fromhex(manifest.blind),
-            _opened_digest=manifest.digest,
-            _opened_packed=manifest.packed,
+            _known_digest=manifest.digest,
+            _known_packed=manifest.packed,
         )
 
 
-def _quantise(table: Table, schema: Schema, clamp: bool, progress: bool) -> Codes:
+def _quantise(table: Columns, schema: Schema, clamp: bool, progress: bool) -> Codes:
     """Return the codes of all rows, feature by feature."""
     codes = np.empty((table.count, len(schema.features)), dtype=np.uint16)
     count = len(schema.features) * -(-table.count // _CHUNK)
@@ -223,7 +223,7 @@ def _quantise(table: Table, schema: Schema, clamp: bool, progress: bool) -> Code
     return codes
 
 
-def _chunks(table: Table, schema: Schema) -> Iterator[tuple[int, Any, int]]:
+def _chunks(table: Columns, schema: Schema) -> Iterator[tuple[int, Any, int]]:
     """Return every feature's column with every row that a chunk begins at; one column is held at a time."""
     for j, name in enumerate(schema.names):
         column = table.column(name)

@@ -9,11 +9,11 @@ import numpy as np
 
 from ..errors import EmptyDatabase, WrongShape, WrongType
 from ..schema.features import is_missing, plain
-from ..schema.frames import Table
+from ..schema.frames import Columns
 from ..schema.schema import Schema
 
 
-def accepted_rows(table: Table, schema: Schema, model: Any, accepted: Any) -> Any:
+def accepted_rows(table: Columns, schema: Schema, model: Any, accepted: Any) -> Any:
     """Return, for every row, whether it is accepted."""
     if model is None and accepted is None:
         raise WrongType("accepted", got="no model and no column", expected="one that says who is accepted")
@@ -39,7 +39,7 @@ def accepted_rows(table: Table, schema: Schema, model: Any, accepted: Any) -> An
     return np.array([bool(v) for v in verdicts])
 
 
-def _verdicts(table: Table, schema: Schema, model: Any) -> list[Any]:
+def _verdicts(table: Columns, schema: Schema, model: Any) -> list[Any]:
     predict: Callable[[Any], Any] | None = getattr(model, "predict", None)
     if predict is not None:
         names = [str(n) for n in getattr(model, "feature_names_in_", schema.names)]

@@ -24,7 +24,7 @@ from ..errors import EmptyDatabase, NotOffered, OutOfRange
 from ..institution.database import Database
 from ..institution.verdicts import accepted_rows
 from ..schema.features import Numeric, is_missing
-from ..schema.frames import Table
+from ..schema.frames import Columns
 from ..schema.preferences import Preferences
 from ..schema.schema import Chosen, Schema
 from ..schemes.protocols import Size
@@ -107,7 +107,7 @@ def advise(
     if not 0 < accuracy <= 1:
         raise OutOfRange("accuracy", got=accuracy, expected="a share, above 0 and at most 1")
     checks.integer("questions", questions, 1)
-    table, generator = Table(frame), np.random.default_rng(seed)
+    table, generator = Columns(frame), np.random.default_rng(seed)
     askers = _rejected(table, schema, accepted, generator)
     finest = max((f.steps for f in schema.cost_features if isinstance(f, Numeric)), default=1)
     tried: list[Option] = []
@@ -125,7 +125,7 @@ def advise(
     return best, tried
 
 
-def _rejected(table: Table, schema: Schema, accepted: Any, generator: np.random.Generator) -> list[dict[str, Any]]:
+def _rejected(table: Columns, schema: Schema, accepted: Any, generator: np.random.Generator) -> list[dict[str, Any]]:
     """Return people who were not accepted: those who would ask."""
     turned_down = np.flatnonzero(~accepted_rows(table, schema, None, accepted))
     everyone, people = table.people(), []
@@ -147,7 +147,7 @@ def _options(
     most: int,
     schema: Schema,
     database: Database,
-    table: Table,
+    table: Columns,
     people: list[dict[str, Any]],
     collusion: int,
     limit: int,
@@ -217,7 +217,7 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
     return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
 
 
-def _exact_costs(schema: Schema, database: Database, table: Table, people: list[dict[str, Any]]) -> list[Floats]:
+def _exact_costs(schema: Schema, database: Database, table: Columns, people: list[dict[str, Any]]) -> list[Floats]:
     """Return, for each person, what every row would cost without levels: l2 over ranges, 1 for a category."""
     source = database.source if database.source is not None else np.arange(len(database.codes))
     everyone = table.people()

@@ -107,7 +107,7 @@ def _codes(rows: int, d: int, levels: int) -> Any:
 
 def _scan(scheme: Scheme, codes: Any, threads: int) -> Callable[[], object]:
     """Return what one server computes for one question: a value a row."""
-    laid = engine.lay_out(codes, threads=threads, least=0)
+    laid = engine.lay_out(codes, threads=threads, worthwhile=0)
     query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
     return lambda: scheme.form.evaluate(scheme.field, laid, query)
 
@@ -121,7 +121,7 @@ def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
         ("table", 64, {"cap": 39_690}), ("table", 256, {"cap": 650_250}),
     )  # fmt: skip
     for name, levels, weights in forms:
-        scheme = make_scheme(f"{name}/distances", levels=levels - 1, d=d, **weights)
+        scheme = make_scheme(f"{name}/distances", largest=levels - 1, d=d, **weights)
         held = codes if levels == 256 else codes % np.uint8(levels)
         what = f"{name}, {levels} levels, q of {scheme.field.bits} bits"
         yield Timed(what, TWO, best(_scan(scheme, held, threads)), rows, codes.size)
@@ -133,7 +133,7 @@ def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
     yield Timed(
         "SPIR's xor of records, one thread",
         TWO,
-        best(lambda: cpu.xor(records, chosen, least=0)),
+        best(lambda: cpu.xor(records, chosen, worthwhile=0)),
         count,
         records.size,
     )
@@ -146,8 +146,8 @@ def together(rows: int, d: int, threads: int, count: int = 64) -> Iterator[Timed
         ("table", 16, {"cap": 2250}),
     )
     for name, levels, weights in forms:
-        scheme, codes = make_scheme(f"{name}/distances", levels=levels - 1, d=d, **weights), _codes(rows, d, levels)
-        laid = engine.lay_out(codes, threads=threads, least=0)
+        scheme, codes = make_scheme(f"{name}/distances", largest=levels - 1, d=d, **weights), _codes(rows, d, levels)
+        laid = engine.lay_out(codes, threads=threads, worthwhile=0)
         queries = [Fresh().elements(scheme.field.q, scheme.form.symbols) for _ in range(count)]
         scan = partial(scheme.form.evaluate, scheme.field, laid)
         with ThreadPoolExecutor(count) as pool:
@@ -182,7 +182,7 @@ def shapes(threads: int, size: int = 1 << 25) -> Iterator[Timed]:
             field = Field(smallest_prime_above(1 << (bits - 1)))
             kind = np.min_scalar_type(levels - 1)
             codes = generator.integers(0, levels, (size // d // kind.itemsize, d), dtype=kind)
-            laid = engine.lay_out(codes, threads=threads, least=0)
+            laid = engine.lay_out(codes, threads=threads, worthwhile=0)
             if name == "table":
                 entries = Fresh().elements(field.q, levels * d)
                 work = partial(laid.scan, Plan("table", field, (entries,), sizes=(levels,) * d))
@@ -199,9 +199,9 @@ def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:
     for name, shuffle in (("table/distances", False), ("table/differences", True), ("table/sealed", True)):
         if name.endswith("sealed") and rows > 100_000:
             continue  # beyond what `auto` would take
-        scheme = make_scheme(name, levels=15, d=d, cap=2250, shuffle=shuffle)
+        scheme = make_scheme(name, largest=15, d=d, cap=2250, shuffle=shuffle)
         query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
-        laid = engine.lay_out(codes, threads=threads, least=0)
+        laid = engine.lay_out(codes, threads=threads, worthwhile=0)
 
         def answer(scheme: Scheme = scheme, query: Any = query, laid: Any = laid) -> None:
             for _ in scheme.stream(1, laid, query, scheme.common(new_key(), bytes(32), b"bench")):
@@ -240,9 +240,9 @@ def plain_peers(rows: int, d: int, threads: int) -> Iterator[Timed | str]:
 def private_peers(d: int) -> Iterator[Timed | str]:
     """Time what a Python user would take for privacy instead, on a thousand rows."""
     codes = _codes(_SMALL, d, 16)
-    scheme = make_scheme("baseline", levels=15, d=d)
+    scheme = make_scheme("baseline", largest=15, d=d)
     yield Timed("ours: one server's answer, baseline", TWO, _whole(scheme, codes), _SMALL)
-    sealed = make_scheme("table/sealed", levels=15, d=d, cap=2250)
+    sealed = make_scheme("table/sealed", largest=15, d=d, cap=2250)
     yield Timed("ours: one server's answer, sealed", TWO, _whole(sealed, codes), _SMALL)
     yield Timed("a loop over rows, as in the authors' notebook", TWO, best(lambda: _loop(scheme, codes), 3), _SMALL)
     try:
@@ -314,14 +314,14 @@ def scaling(threads: int, most: int = 10_000_000) -> Iterator[Timed]:
     for rows, d in [(10**n, 32) for n in range(3, 8)] + [(1_000_000, d) for d in (8, 16, 64, 128, 256)]:
         if rows > most:
             continue
-        scheme = make_scheme("table/distances", levels=15, d=d, cap=2250)
+        scheme = make_scheme("table/distances", largest=15, d=d, cap=2250)
         codes = _codes(rows, d, 16)
         what = f"table, M = {rows:,}, d = {d}"
         yield Timed(what, TWO, best(_scan(scheme, codes, threads), 5), rows, codes.size)
 
 
 @dataclass(frozen=True)
-class Asked:
+class WholeQuestion:
     """A whole question: the median of a few, and the bytes of bodies up and down."""
 
     what: str
@@ -335,7 +335,7 @@ class Asked:
         return asdict(self) | {"milliseconds": round(self.milliseconds, 2)}
 
 
-def questions(rows: int, d: int, rounds: int = 7) -> Iterator[Asked]:
+def questions(rows: int, d: int, rounds: int = 7) -> Iterator[WholeQuestion]:
     """Time whole questions: all parties in this process, and over HTTP to two servers on this machine."""
     features = tuple(Numeric(name=f"x{j}", low=0, high=20, step=1) for j in range(d))
     codes = _codes(rows, d, 21)
@@ -345,7 +345,7 @@ def questions(rows: int, d: int, rounds: int = 7) -> Iterator[Asked]:
     for scheme in ("table/differences", "table/sealed"):
         bank = local(database, scheme)
         times = [_ask(lambda bank=bank: bank.ask(person)) for _ in range(rounds)]  # type: ignore[misc]
-        yield Asked(f"in process, {scheme}", rows, statistics.median(times))
+        yield WholeQuestion(f"in process, {scheme}", rows, statistics.median(times))
     for scheme in ("table/differences", "table/sealed"):
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -356,7 +356,7 @@ def questions(rows: int, d: int, rounds: int = 7) -> Iterator[Asked]:
             before = _bodies(client)
             times = [_ask(lambda client=client: client.ask(person)) for _ in range(rounds)]  # type: ignore[misc]
             up, down = (now - then for now, then in zip(_bodies(client), before, strict=True))
-            yield Asked(f"over HTTP, {scheme}", rows, statistics.median(times), up // rounds, down // rounds)
+            yield WholeQuestion(f"over HTTP, {scheme}", rows, statistics.median(times), up // rounds, down // rounds)
 
 
 def _bodies(client: Client) -> tuple[int, int]:

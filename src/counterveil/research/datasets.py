@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from typing import Any
 
-from ..schema.frames import Table
+from ..schema.frames import Columns
 from ..schema.schema import Schema
 
 _DATA = files("counterveil") / "research" / "data"
@@ -21,6 +21,6 @@ def german_credit() -> tuple[Any, Schema]:
     (1000, 20)
     """
     with as_file(_DATA / "german_credit.csv") as path:
-        table = Table(path)
+        table = Columns(path)
     schema = Schema.from_toml((_DATA / "german_credit.toml").read_text(encoding="utf-8"), "german_credit.toml")
     return table.select(table.names), schema

@@ -101,7 +101,7 @@ def populations(costs: Iterable[Vector]) -> list[Population]:
     return [Population(kept[key].values, kept[key].counts, count / total) for key, count in alike.items()]
 
 
-class _Asked:
+class _Noted:
     """Notes what a reveal asks of the common randomness."""
 
     def __init__(self) -> None:
@@ -138,18 +138,18 @@ def exact(
     >>> round(exact(REVEALS["distances"], Field(7), [Population.of([0, 1, 1, 4])], rows=1).bits, 6)
     1.5
     """
-    asked = _Asked()
-    reveal.apply(field, np.zeros(checks.integer("rows", rows, 1), dtype=np.int64), asked)
-    noise = sum(count * math.log(q) for q, count in asked.drawn) + (math.lgamma(rows + 1) if asked.ordered else 0.0)
+    noted = _Noted()
+    reveal.apply(field, np.zeros(checks.integer("rows", rows, 1), dtype=np.int64), noted)
+    noise = sum(count * math.log(q) for q, count in noted.drawn) + (math.lgamma(rows + 1) if noted.ordered else 0.0)
     for case in cases:
         if rows * math.log(len(case.values)) + noise > math.log(_MOST_CASES):
             raise OutOfRange("rows", got=f"{rows}, too many cases", expected=f"up to {_MOST_CASES:,}; estimate instead")
         if distinct and rows > case.total:
             raise OutOfRange("rows", got=rows, expected=f"at most {case.total}, as many as there are to draw")
-    orders = list(itertools.permutations(range(rows))) if asked.ordered else [tuple(range(rows))]
+    orders = list(itertools.permutations(range(rows))) if noted.ordered else [tuple(range(rows))]
     total, worst = 0.0, 0.0
     for case in cases:
-        information, most = _enumerated(reveal, field, case, rows, asked.drawn, orders, distinct)
+        information, most = _enumerated(reveal, field, case, rows, noted.drawn, orders, distinct)
         total += case.weight * information
         worst = max(worst, most)
     return Leakage(total, total, total, worst, "enumerated")

@@ -39,7 +39,7 @@ class Shown(NamedTuple):
 def unbounded(scheme: Scheme) -> Scheme:
     """Return the scheme as a cheat asks it: costs as large as the field holds, which no server can see."""
     q, protocol = scheme.field.q, scheme.protocol
-    room = bisect_left(range(q), q, key=lambda bound: protocol.least(bound, scheme.reveal, scheme.servers)) - 1
+    room = bisect_left(range(q), q, key=lambda bound: protocol.must_exceed(bound, scheme.reveal, scheme.servers)) - 1
     return replace(scheme, form=scheme.form.unbounded(room))
 
 

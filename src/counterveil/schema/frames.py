@@ -14,7 +14,7 @@ from ..errors import EmptyDatabase, InvalidInput, MissingPackage, UnknownName, W
 _BACKENDS = ("polars", "pyarrow", "pandas")
 
 
-class Table:
+class Columns:
     """A frame's columns, by name. Takes a frame, a mapping of columns, or the path of a CSV or Parquet file."""
 
     def __init__(self, frame: Any) -> None:
@@ -54,9 +54,9 @@ class Table:
             return list(native.cat.categories)
         return None
 
-    def rows(self, keep: Any) -> Table:
+    def rows(self, keep: Any) -> Columns:
         """Return the rows that a boolean array keeps."""
-        part = object.__new__(Table)
+        part = object.__new__(Columns)
         part.frame = self.frame.filter(nw.new_series("keep", list(keep), nw.Boolean, backend=self.backend))
         part.names, part.count = self.names, len(part.frame)
         return part
@@ -80,7 +80,7 @@ class Table:
 
 
 def _native(frame: Any) -> Any:
-    if isinstance(frame, Table):
+    if isinstance(frame, Columns):
         return frame.frame
     if isinstance(frame, str | Path):
         return _read(Path(frame))
@@ -136,11 +136,11 @@ def installed_backend() -> Any:
 
 def columns_of(frame: Any, names: Iterable[str]) -> dict[str, Any]:
     """Return these columns of a frame."""
-    table = Table(frame)
+    table = Columns(frame)
     return {name: table.column(name) for name in names}
 
 
-def rows_as_frame(columns: Mapping[str, Sequence[Any]], like: Table) -> Any:
+def rows_as_frame(columns: Mapping[str, Sequence[Any]], like: Columns) -> Any:
     """Return columns as a native frame of the same make as another; a column with a float in it is all floats."""
     return nw.to_native(nw.from_dict(_even(columns), backend=like.backend))
 
@@ -177,7 +177,7 @@ def as_person(person: Any, names: list[str]) -> dict[str, Any]:
     if hasattr(person, "to_dict") and hasattr(person, "index") and not hasattr(person, "columns"):
         series: dict[str, Any] = person.to_dict()
         return {name: value for name, value in series.items() if name in names}
-    table = Table(person)
+    table = Columns(person)
     if table.count != 1:
         raise WrongShape("person", got=f"{table.count} rows", expected="one")
     return {name: value for name, value in table.people()[0].items() if name in names}

@@ -12,7 +12,7 @@ import numpy as np
 from ..algebra.arrays import Bytes, Codes, Vector
 from ..errors import WrongShape
 from .features import Numeric, Value, is_missing
-from .frames import Table
+from .frames import Columns
 from .schema import Schema
 
 RecordKind = Literal["row", "cell"]  # the values themselves, as in the paper, or their levels alone
@@ -33,7 +33,7 @@ def layout(schema: Schema, kind: RecordKind) -> np.dtype[Any]:
     )
 
 
-def encode(schema: Schema, kind: RecordKind, codes: Codes, table: Table) -> Bytes:
+def encode(schema: Schema, kind: RecordKind, codes: Codes, table: Columns) -> Bytes:
     """Return a record for every row, an (M, length) array; `table` holds the same rows."""
     records = np.zeros(len(codes), dtype=layout(schema, kind))
     for j, feature in enumerate(schema.features):

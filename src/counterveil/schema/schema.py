@@ -34,7 +34,7 @@ from .features import (
     is_category,
     plain,
 )
-from .frames import Table, columns_of
+from .frames import Columns, columns_of
 
 _VERSION = 1
 _MOST_FEATURES = 10_000
@@ -218,7 +218,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         Columns of free text and of dates are left out. Look the result over: it is public, and ranges, values and `mad`
         come from the data.
         """
-        table = Table(frame)
+        table = Columns(frame)
         checks.integer("most_levels", most_levels, 1, MOST_LEVELS)
         if isinstance(exclude, str):
             raise WrongType("exclude", got=f"the text {exclude!r}", expected="a list of columns")
@@ -246,7 +246,7 @@ def _place(source: str, path: str, raw: Any) -> str:
     return f"{source}, feature {name!r}" + (f", {field}" if field else "")
 
 
-def _guess(table: Table, name: str, most_levels: int, round_outwards: bool) -> Feature | None:
+def _guess(table: Columns, name: str, most_levels: int, round_outwards: bool) -> Feature | None:
     """Guess one column's feature; None for free text, dates, and columns without a value."""
     dtype, values = table.dtype(name), table.present(name)
     missing: Any = "level" if len(values) < table.count else "refuse"

@@ -44,7 +44,7 @@ class Setting(Protocol):
     @property
     def collusion(self) -> int: ...
     @property
-    def liars(self) -> int: ...
+    def robust(self) -> int: ...
 
 
 def as_records(records: Sequence[bytes] | Bytes) -> Bytes:
@@ -243,8 +243,8 @@ def make_spir(*, servers: int, collusion: int, length: int, chosen: bool = False
 
 def spir_of(setting: Setting, length: int) -> Spir:
     """Return the record step of a scheme: all its servers take part, but as many as it lets lie."""
-    servers = len(setting.alphas) - setting.liars
-    return make_spir(servers=servers, collusion=setting.collusion, length=length, chosen=setting.liars > 0)
+    servers = len(setting.alphas) - setting.robust
+    return make_spir(servers=servers, collusion=setting.collusion, length=length, chosen=setting.robust > 0)
 
 
 class _Step(NamedTuple):

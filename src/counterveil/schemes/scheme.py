@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from ..algebra import checks
 from ..algebra.arrays import Bytes, Codes, Vector
 from ..algebra.field import Residues
-from ..crypto.randomness import VERSION, Common, Fresh, Randomness, Streams, frame, new_key
+from ..crypto.randomness import VERSION, Common, Fresh, Randomness, Streams, delimited, new_key
 from ..engine import Rows, as_rows, hold
 from ..engine.party import Inbox, Party, Role, Send, Take, chained, play
 from ..errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
@@ -57,19 +57,19 @@ class Scheme:
     alphas: tuple[int, ...]  # one for each server
     collusion: int  # T: so many servers together learn nothing
     field: Residues
-    liars: int = 0  # v: so many wrong answers are corrected, at the price of rule 3
+    robust: int = 0  # v: so many wrong answers are corrected, at the price of rule 3
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "collusion", checks.integer("collusion", self.collusion, 1))
-        object.__setattr__(self, "liars", checks.integer("liars", self.liars, 0))
-        if self.servers < self.needed(self.liars):
-            lying = f", {self.liars} of whom may lie" if self.liars else ""
-            enough = f"at least {self.needed(self.liars)}: {self.form.name} against {self.collusion}{lying}"
+        object.__setattr__(self, "robust", checks.integer("robust", self.robust, 0))
+        if self.servers < self.needed(self.robust):
+            lying = f", {self.robust} of whom may lie" if self.robust else ""
+            enough = f"at least {self.needed(self.robust)}: {self.form.name} against {self.collusion}{lying}"
             raise TooFewServers("servers", got=self.servers, expected=enough)
         self.protocol.check(self)
-        least = self.protocol.least(self.form.bound, self.reveal, self.servers)
-        if self.field.q <= least:
-            raise InvalidField("q", got=self.field.q, expected=f"a {self.field.kind} above {least}")
+        above = self.protocol.must_exceed(self.form.bound, self.reveal, self.servers)
+        if self.field.q <= above:
+            raise InvalidField("q", got=self.field.q, expected=f"a {self.field.kind} above {above}")
         object.__setattr__(self, "alphas", self.field.check_alphas(self.alphas))
 
     @classmethod
@@ -87,7 +87,7 @@ class Scheme:
         """Pair a form with a reveal: the fewest servers, the most collusion they bear, the smallest prime (rule 5).
 
         >>> from counterveil import FORMS, REVEALS
-        >>> Scheme.of(FORMS["weighted"](levels=[10] * 20, max_weight=5), REVEALS["differences"]).field
+        >>> Scheme.of(FORMS["weighted"](largest=[10] * 20, max_weight=5), REVEALS["differences"]).field
         Field(q=20011)
         """
         if alphas is not None:
@@ -102,11 +102,11 @@ class Scheme:
         if collusion is None:
             collusion = max(1, (servers - 1) // form.degree)
         protocol = protocol or make_protocol(reveal.protocol)
-        smallest = protocol.arithmetic(protocol.least(form.bound, reveal, servers))
+        smallest = protocol.arithmetic(protocol.must_exceed(form.bound, reveal, servers))
         field = smallest if q is None else replace(smallest, q=q)
         if field.q > smallest.q:
-            least = f"the smallest {field.kind}, {smallest.q}"
-            warnings.warn(f"q = {q}: {least}, gives away less", OversizedField, stacklevel=2)
+            smaller = f"the smallest {field.kind}, {smallest.q}, gives away less"
+            warnings.warn(f"q = {q}: {smaller}", OversizedField, stacklevel=2)
         if reveal.masked and reveal.d_min == 1:
             warnings.warn(f"{reveal.name}: d_min = 1 means no mask; every cost is revealed", NoMask, stacklevel=2)
         return cls(form=form, reveal=reveal, protocol=protocol, alphas=points, collusion=collusion, field=field)
@@ -124,17 +124,17 @@ class Scheme:
     @property
     def degree(self) -> int:
         """D, the degree in alpha of what the applicant interpolates: N - 1, less where answers are to be corrected."""
-        return self.servers - 1 - 2 * self.liars
+        return self.servers - 1 - 2 * self.robust
 
-    def needed(self, liars: int = 0) -> int:
+    def needed(self, robust: int = 0) -> int:
         """Return how many servers it takes: eT + 1, and two more for every wrong answer to be corrected."""
-        return self.form.degree * self.collusion + 1 + 2 * liars
+        return self.form.degree * self.collusion + 1 + 2 * robust
 
-    def among(self, servers: Sequence[int], liars: int = 0) -> Scheme:
+    def among(self, servers: Sequence[int], robust: int = 0) -> Scheme:
         """Return the same scheme for some of its servers, given by number: those that a ticket names."""
         for n in servers:
             checks.integer("servers", n, 1, self.servers)
-        return replace(self, alphas=tuple(self.alphas[n - 1] for n in servers), liars=liars)
+        return replace(self, alphas=tuple(self.alphas[n - 1] for n in servers), robust=robust)
 
     @property
     def exact(self) -> bool:
@@ -227,14 +227,14 @@ class Scheme:
         held = np.empty((len(codes), 0), dtype=np.uint8) if records is None else records
         if not isinstance(held, np.ndarray) or held.dtype != np.uint8 or held.ndim != 2 or len(held) != len(codes):
             raise WrongShape("records", got=type(held).__name__, expected=f"an array of uint8, {len(codes)} by length")
-        parts: list[bytes | str | int] = [VERSION, frame(codes.shape), as_bytes(codes).tobytes()]
-        parts += [frame(held.shape), held.tobytes()]
+        parts: list[bytes | str | int] = [VERSION, delimited(codes.shape), as_bytes(codes).tobytes()]
+        parts += [delimited(held.shape), held.tobytes()]
         parts += [self.form.name, _canonical(self.form), _canonical(self.reveal)]
         parts += [self.protocol.name, _canonical(self.protocol)]
-        parts += [self.field.q, frame(self.alphas), self.servers, self.collusion]
+        parts += [self.field.q, delimited(self.alphas), self.servers, self.collusion]
         digest = hashlib.sha256()
         for part in parts:
-            digest.update(frame([part]))
+            digest.update(delimited([part]))
         return digest.digest()
 
     def common(self, key: bytes, digest: bytes, ticket: bytes | None) -> Common:
@@ -342,7 +342,7 @@ def make_parts(reveal: str, **parameters: Any) -> tuple[Reveal, Protocol]:
 def make_scheme(
     name: str,
     *,
-    levels: int | Sequence[int],
+    largest: int | Sequence[int] | None = None,
     d: int,
     shuffle: bool = defaults.SHUFFLE_BARE,
     d_min: int = defaults.D_MIN,
@@ -357,12 +357,12 @@ def make_scheme(
 
     `parameters` are the form's own: `max_weight`, `norm`, `cap`.
 
-    >>> make_scheme("diff+", levels=10, d=20, max_weight=5).field
+    >>> make_scheme("diff+", largest=10, d=20, max_weight=5).field
     Field(q=20011)
-    >>> make_scheme("table/differences", levels=10, d=20, cap=100).servers
+    >>> make_scheme("table/differences", largest=10, d=20, cap=100).servers
     2
     """
     form_name, reveal_name = pair_named(name)
-    form = make_form(form_name, levels=levels, d=d, **parameters)
+    form = make_form(form_name, largest=largest, d=d, **parameters)
     reveal, protocol = make_parts(reveal_name, shuffle=shuffle, d_min=d_min, expansion=expansion)
     return Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion, alphas=alphas, q=q)

@@ -40,10 +40,10 @@ def make_epoch(
     deployment: Deployment,
     *,
     threads: int = 1,
-    least: int = engine.WORTHWHILE,
+    worthwhile: int = engine.WORTHWHILE,
 ) -> Epoch:
-    """Lay a database's rows out for scans; `least` is how many bytes of codes make that worthwhile."""
-    rows = engine.lay_out(deployment.rows(database.codes), threads=threads, least=least)
+    """Lay a database's rows out for scans; `worthwhile` is how many bytes of codes make that worthwhile."""
+    rows = engine.lay_out(deployment.rows(database.codes), threads=threads, worthwhile=worthwhile)
     return Epoch(issued, deployment, rows, engine.hold(database.served))
 
 

@@ -138,12 +138,13 @@ class Server:
         *,
         own: SigningKey,
         threads: int = 1,
-        least: int = engine.WORTHWHILE,
+        worthwhile: int = engine.WORTHWHILE,
         **options: Any,
     ) -> Self:
         """Return the server of a signed database, after checking that the terms are its own."""
         deployment = check_holdings(number, database, issued, own)
-        return cls(number, [make_epoch(database, issued, deployment, threads=threads, least=least)], own=own, **options)
+        epoch = make_epoch(database, issued, deployment, threads=threads, worthwhile=worthwhile)
+        return cls(number, [epoch], own=own, **options)
 
     def _drawn(self, scheme: Scheme, digest: bytes, signed: bytes | None) -> Common:
         return scheme.common(self._key, digest, signed)
@@ -180,8 +181,8 @@ class Server:
         bodies = []
         for epoch in self._epochs.values():
             scheme = epoch.deployment.scheme
-            for liars in range(epoch.issued.terms.robust + 1):
-                asked = scheme.among(range(1, scheme.needed(liars) + 1), liars).requests(epoch.size)
+            for robust in range(epoch.issued.terms.robust + 1):
+                asked = scheme.among(range(1, scheme.needed(robust) + 1), robust).requests(epoch.size)
                 bodies += [request.sent.packed(request.up) for request in asked]
         return max(bodies) + wire.ENVELOPE
 
@@ -218,10 +219,10 @@ class Server:
         if self.number not in claims.servers or self.number not in message.among:
             raise Refused("ticket_for_other_servers", f"the ticket, or the request, is not for server {self.number}")
         offered = epoch.deployment.scheme
-        needed = offered.needed(claims.liars)
+        needed = offered.needed(claims.robust)
         if len(claims.servers) != needed:
             raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
-        scheme = offered.among(claims.servers, claims.liars)
+        scheme = offered.among(claims.servers, claims.robust)
         _check_request(message, claims, scheme)
         take = next(self._party(message, ticket, scheme, epoch))
         if not isinstance(take, Take):
@@ -277,6 +278,6 @@ def _check_request(message: Request, claims: Claims, scheme: Scheme) -> None:
         raise Refused("malformed", "a record step, where the answer brings the record")
     if not 1 <= message.request <= claims.k:
         raise Refused("malformed", f"request {message.request} of a ticket for {claims.k} records")
-    servers = len(claims.servers) - claims.liars
+    servers = len(claims.servers) - claims.robust
     if not set(message.among) <= set(claims.servers) or len(message.among) != servers:
         raise Refused("malformed", f"a record comes from {servers} servers of its ticket")

@@ -90,7 +90,7 @@ class Deployment:
         reveal, protocol = make_parts(reveal_name, shuffle=shuffle, d_min=d_min)
         if reveal.shuffle and not shuffle:
             raise NotOffered("shuffle", got=f"no shuffle of {reveal_name}", expected="always shuffled")
-        if reveal.most is not None and k > reveal.most:
+        if reveal.most_records is not None and k > reveal.most_records:
             raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
         form = form_for(form_name, tariff, _form_options(form_name, norm, options or {}))

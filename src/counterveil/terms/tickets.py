@@ -21,7 +21,7 @@ def mint(
     *,
     expires: int,
     k: int = 1,
-    liars: int = 0,
+    robust: int = 0,
     issuer: Issuer | None = None,
 ) -> Ticket:
     """Return a new ticket for these servers of a service; without an issuer, one that only open mode takes.
@@ -29,7 +29,7 @@ def mint(
     It is good for every terms of the service that reveal the same, and is used up by the first.
     """
     checks.integer("k", k, 1, wire.MOST_RECORDS)
-    checks.integer("liars", liars, 0, wire.MOST_LIARS)
+    checks.integer("robust", robust, 0, wire.MOST_ROBUST)
     for server in servers:
         checks.integer("servers", server, 1, wire.MOST_SERVERS)
     claims = Claims(
@@ -39,7 +39,7 @@ def mint(
         terms.service,
         tuple(sorted(set(servers))),
         terms.parameters.reveal,
-        liars,
+        robust,
         k,
     )
     signed = wire.encode_claims(claims)
@@ -68,5 +68,5 @@ def verify(ticket: Ticket, terms: Terms, now: float) -> None:
     if claims.reveal != parameters.reveal:
         said = f"the ticket lets servers reveal {claims.reveal!r}; these reveal {parameters.reveal!r}"
         raise Refused("ticket_not_offered", said)
-    if claims.k > parameters.k or claims.liars > terms.robust or claims.servers[-1] > parameters.servers:
+    if claims.k > parameters.k or claims.robust > terms.robust or claims.servers[-1] > parameters.servers:
         raise Refused("ticket_not_offered", "the ticket asks for records, servers or corrections that are not offered")

@@ -20,7 +20,7 @@ from msgspec import Meta
 from ..algebra.arrays import Symbols, Vector
 from ..algebra.field import Residues
 from ..algebra.words import packed
-from ..crypto.randomness import ID_BYTES, frame
+from ..crypto.randomness import ID_BYTES, delimited
 from ..errors import Malformed
 from ..schema.layouts import RecordKind
 from .addresses import Address, canonical
@@ -32,7 +32,7 @@ from .parameters import Server as Server
 VERSION: Final = 2  # of messages, tickets, terms, and of what the servers derive from their common key
 MEDIA_TYPE = "application/octet-stream"
 MANIFEST_PATH, ANSWER_PATH, RECORD_PATH = "/v1/manifest", "/v1/answer", "/v1/record"
-MOST_LIARS = 5  # finding them tries every set of so many servers
+MOST_ROBUST = 5  # finding them tries every set of so many servers
 ENVELOPE = 1024  # bytes that a message has at most around its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
 _LONGEST_TEXT = 1000  # characters of one text in a manifest, the terms aside
@@ -61,7 +61,7 @@ class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     service: Service
     servers: Servers  # ascending
     reveal: Annotated[str, Meta(max_length=100)]  # the most that may be revealed: see `Parameters.reveal`
-    liars: Annotated[int, Meta(ge=0, le=MOST_LIARS)]  # wrong answers to be corrected
+    robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # wrong answers to be corrected
     k: Annotated[int, Meta(ge=1, le=MOST_RECORDS)]
 
 
@@ -137,7 +137,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: Annotated[tuple[Hex32, ...], Meta(min_length=1, max_length=MOST_SERVERS)]  # each server's own
     tickets: Literal["signed", "open"]
     window: Annotated[int, Meta(ge=0, lt=1 << 32)]  # open mode: a self-made ticket must expire within so many seconds
-    robust: Annotated[int, Meta(ge=0, le=MOST_LIARS)]  # the most wrong answers that a ticket may ask to be corrected
+    robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # the most wrong answers that a ticket may ask to be corrected
 
     def text(self) -> str:
         """Return the terms as JSON, the same text for the same terms."""
@@ -166,7 +166,7 @@ class SignedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=
 
     def signed(self) -> tuple[bytes, bytes]:
         """Return what the issuer signs."""
-        return self.digest, frame(self.addresses)
+        return self.digest, delimited(self.addresses)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -64,17 +64,18 @@ def form_named(name: str) -> type[Form]:
     return kind
 
 
-def make_form(name: str, *, levels: ArrayLike, d: int, **parameters: Any) -> Form:
-    """Build the form of that name; `levels` is one largest code R for all d features, or one for each."""
+def make_form(name: str, *, largest: ArrayLike | None = None, d: int, **parameters: Any) -> Form:
+    """Build the form of that name; `largest` is the largest code R, one for all d features or one for each."""
+    largest = checks.renamed("levels", "largest", largest, parameters)
     kind = form_named(name)
-    known = [f.name for f in fields(kind) if f.init and f.name != "levels"]
+    known = [f.name for f in fields(kind) if f.init and f.name != "largest"]
     for given in parameters:
         if given not in known:
             raise UnknownName("parameter", got=given, expected=f"one of {', '.join(known)}, for the form {name}")
     checks.integer("d", d, 1)
-    one = levels.ndim == 0 if isinstance(levels, np.ndarray) else isinstance(levels, int | float | str | np.generic)
-    each = (levels,) * d if one else checks.integers("levels", levels, (d,))
-    return kind(levels=cast(tuple[int, ...], each), **parameters)
+    one = largest.ndim == 0 if isinstance(largest, np.ndarray) else isinstance(largest, int | float | str | np.generic)
+    each = (largest,) * d if one else checks.integers("largest", largest, (d,))
+    return kind(largest=cast(tuple[int, ...], each), **parameters)
 
 
 def form_for(name: str, tariff: Tariff, options: Mapping[str, Any]) -> Form:

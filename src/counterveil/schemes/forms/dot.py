@@ -28,7 +28,7 @@ class Dot(Polynomial):
     @property
     def bound(self) -> int:
         """B = L * sum R_j²."""
-        return self.max_weight * sum(R**2 for R in self.levels)
+        return self.max_weight * sum(R**2 for R in self.largest)
 
     def encode(self, question: Question) -> list[int]:
         """Return w∘x."""
@@ -45,5 +45,5 @@ class Dot(Polynomial):
     @classmethod
     def example(cls) -> Example:
         """Return the form over one feature of two levels."""
-        form = cls(levels=(1,))
+        form = cls(largest=(1,))
         return Example(form, form.load([[0], [1]]), (Question([0]), Question([1])))

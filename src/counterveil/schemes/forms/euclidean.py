@@ -38,7 +38,7 @@ class Euclidean(Stretched):
     @property
     def bound(self) -> int:
         """B = sum R_j², R²d when all features have the same levels."""
-        return sum(R**2 for R in self.levels)
+        return sum(R**2 for R in self.largest)
 
     def encode(self, question: Question) -> list[int]:
         """Return x."""

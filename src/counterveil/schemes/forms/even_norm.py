@@ -53,7 +53,7 @@ class EvenNorm(Stretched):
     @property
     def bound(self) -> int:
         """B = L * sum R_j^n."""
-        return self.max_weight * sum(int(R**self.norm) for R in self.levels)
+        return self.max_weight * sum(int(R**self.norm) for R in self.largest)
 
     def encode(self, question: Question) -> list[int]:
         """Return w, w∘x, w∘x², …, w∘x^(n-1)."""

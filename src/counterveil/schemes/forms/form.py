@@ -24,7 +24,7 @@ from ...schema.costs import Costs
 from ...schema.tariff import Tariff
 from .. import defaults
 
-MOST_LEVELS = 2**31 - 1
+LARGEST = 2**31 - 1  # code there can be
 _SQUARE = 2
 
 
@@ -58,7 +58,7 @@ class Form(ABC):
     Security: public. Everything here may be known to everyone.
     """
 
-    levels: tuple[int, ...]  # R_j, the largest code of each feature
+    largest: tuple[int, ...]  # R_j, the largest code of each feature
     max_weight: int = defaults.MAX_WEIGHT  # L
 
     degree: ClassVar[int] = 1  # e: degree, in the shares, of the part of the cost that contains y
@@ -71,11 +71,11 @@ class Form(ABC):
     tabular: ClassVar[bool] = False  # the secret is a number for each level, whatever number the applicant likes
 
     def __post_init__(self) -> None:
-        levels = checks.integers("levels", self.levels, (None,))
-        if not levels.size:
-            raise WrongShape("levels", got="none", expected="one largest code for each feature")
-        checks.in_range("levels", levels, 1, MOST_LEVELS)
-        object.__setattr__(self, "levels", tuple(int(R) for R in levels))
+        largest = checks.integers("largest", self.largest, (None,))
+        if not largest.size:
+            raise WrongShape("largest", got="none", expected="one largest code for each feature")
+        checks.in_range("largest", largest, 1, LARGEST)
+        object.__setattr__(self, "largest", tuple(int(R) for R in largest))
         object.__setattr__(self, "max_weight", checks.integer("max_weight", self.max_weight, 1))
 
     @property
@@ -120,7 +120,7 @@ class Form(ABC):
     @property
     def d(self) -> int:
         """Number of features."""
-        return len(self.levels)
+        return len(self.largest)
 
     @property
     @abstractmethod
@@ -183,21 +183,21 @@ class Form(ABC):
         """
         if shuffled or self.power != _SQUARE:
             return None
-        repeats = math.ceil(1.5 * (noise / max(self.levels)) ** 2) if noise > 1 else 1
+        repeats = math.ceil(1.5 * (noise / max(self.largest)) ** 2) if noise > 1 else 1
         return repeats * (self.d + 1)
 
     def load(self, rows: ArrayLike) -> Codes:
         """Check rows and return them as an (M, d) array of the narrowest unsigned type; no copy if they are one."""
         codes = checks.rows(rows, self.d)
-        checks.in_range("rows", codes, 0, self.levels)
-        return cast(Codes, codes.astype(np.min_scalar_type(max(self.levels)), copy=False))
+        checks.in_range("rows", codes, 0, self.largest)
+        return cast(Codes, codes.astype(np.min_scalar_type(max(self.largest)), copy=False))
 
     def point(self, question: Question) -> list[int]:
         """Check and return the applicant's own codes x."""
         if question.x is None:
             raise WrongType("x", got="nothing", expected=f"{self.d} codes")
         x = checks.integers("x", question.x, (self.d,))
-        checks.in_range("x", x, 0, self.levels)
+        checks.in_range("x", x, 0, self.largest)
         return [int(v) for v in x]
 
     def weights(self, question: Question) -> list[int]:
@@ -221,4 +221,4 @@ class Polynomial(Form):
     def plan(self, field: Residues, query: Vector) -> Plan:
         """Return the polynomial, with the terms that are free of y."""
         coefficients = tuple(self.coefficients(field, query))
-        return Plan("polynomial", field, coefficients, max(self.levels), constant=self.free(field, query))
+        return Plan("polynomial", field, coefficients, max(self.largest), constant=self.free(field, query))

@@ -34,7 +34,7 @@ class Stretched(Polynomial):
         """Return the form over stretched columns, with weights so large that no immutable feature is worth changing."""
         features = tariff.schema.cost_features
         columns = sum(_columns(tariff, f, np.zeros(1, dtype=np.int64)).shape[1] for f in features)
-        form = cls(levels=(tariff.stretch,) * columns, **options)
+        form = cls(largest=(tariff.stretch,) * columns, **options)
         for f in features:
             if f.ordered and f.missing == "level":
                 got = f"a missing level in a deployment of {form.name}"
@@ -70,7 +70,7 @@ class Stretched(Polynomial):
     @classmethod
     def example(cls) -> Example:
         """Return the form over one feature of two levels, where all weights are 1."""
-        form = cls(levels=(1,), max_weight=1)
+        form = cls(largest=(1,), max_weight=1)
         return Example(form, form.load([[0], [1]]), (Question([0]), Question([1])))
 
 

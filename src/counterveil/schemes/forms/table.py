@@ -44,8 +44,8 @@ class Table(Form):
     @classmethod
     def for_tariff(cls, tariff: Tariff, **options: Any) -> Form:
         """Return the form over the schema's levels, bounded by a forbidden change of every feature."""
-        levels = tuple(f.largest for f in tariff.schema.cost_features)
-        return cls(levels=levels, cap=tariff.forbidden, **options)
+        largest = tuple(f.largest for f in tariff.schema.cost_features)
+        return cls(largest=largest, cap=tariff.forbidden, **options)
 
     def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
         """Ask with the tables as they are: every preference is in them."""
@@ -53,7 +53,7 @@ class Table(Form):
 
     def unbounded(self, room: int) -> Form:
         """Return a table whose entries may be as large as the field holds."""
-        return Table(levels=self.levels, max_weight=self.max_weight, cap=room // self.d)
+        return Table(largest=self.largest, max_weight=self.max_weight, cap=room // self.d)
 
     def rebuilt_after(self, room: int, *, noise: int = 1, shuffled: bool = False) -> int | None:
         """Return how many questions it takes to read all levels off numbers up to `room`, each level a digit.
@@ -61,23 +61,23 @@ class Table(Form):
         Rows in a secret order are linked by features that every question tells again.
         """
         most = self.d * (room // self.d) // noise
-        return len(digit_groups(self.levels, most, link_keys(self.levels, most) if shuffled else ()))
+        return len(digit_groups(self.largest, most, link_keys(self.largest, most) if shuffled else ()))
 
     @classmethod
     def example(cls) -> Example:
         """Return the form over one feature of two levels that cost 0 or 1, with all tables that there are."""
-        form = cls(levels=(1,), cap=1)
+        form = cls(largest=(1,), cap=1)
         return Example(form, form.load([[0], [1]]), tuple(Question(costs=[t]) for t in product((0, 1), repeat=2)))
 
     @property
     def symbols(self) -> int:
         """Symbols sent up to each server: one for each level of each feature."""
-        return sum(R + 1 for R in self.levels)
+        return sum(R + 1 for R in self.largest)
 
     @property
     def bound(self) -> int:
         """B = d * cap, or L * sum R_j²."""
-        return self.max_weight * sum(R**2 for R in self.levels) if self.cap is None else self.d * self.cap
+        return self.max_weight * sum(R**2 for R in self.largest) if self.cap is None else self.d * self.cap
 
     def encode(self, question: Question) -> list[int]:
         """Return the tables, one after the other; x is not needed beside them."""
@@ -99,42 +99,42 @@ class Table(Form):
 
     def distances(self, question: Question) -> list[list[int]]:
         """Return the tables of a question that brings x and weights alone: weighted squared distances."""
-        features = zip(self.weights(question), self.point(question), self.levels, strict=True)
+        features = zip(self.weights(question), self.point(question), self.largest, strict=True)
         return [[w * (v - x) ** 2 for v in range(R + 1)] for w, x, R in features]
 
     def _entries(self, j: int, entries: ArrayLike) -> list[int]:
-        array = checks.integers(f"costs[{j}]", entries, (self.levels[j] + 1,))
+        array = checks.integers(f"costs[{j}]", entries, (self.largest[j] + 1,))
         checks.in_range(f"costs[{j}]", array, 0)
         return [int(v) for v in array]
 
     def plan(self, field: Residues, query: Vector) -> Plan:
         """Return a server's value for every row, from its share of the tables."""
-        return Plan("table", field, (query,), sizes=tuple(R + 1 for R in self.levels))
+        return Plan("table", field, (query,), sizes=tuple(R + 1 for R in self.largest))
 
 
-def fits(levels: Sequence[int], features: Iterable[int], most: int) -> bool:
+def fits(largest: Sequence[int], features: Iterable[int], most: int) -> bool:
     """Say whether a number up to `most` can hold the levels of these features, each as a digit of its own."""
-    return math.prod(levels[feature] + 1 for feature in features) <= max(1, most)
+    return math.prod(largest[feature] + 1 for feature in features) <= max(1, most)
 
 
-def digit_groups(levels: Sequence[int], most: int, keys: Sequence[int] = ()) -> list[list[int]]:
-    """Return which features one number each can tell, and in every one of them the keys; `levels` are largest codes."""
+def digit_groups(largest: Sequence[int], most: int, keys: Sequence[int] = ()) -> list[list[int]]:
+    """Return which features one number each can tell, and in every one of them the keys."""
     groups: list[list[int]] = []
-    for feature in (f for f in range(len(levels)) if f not in keys):
-        if groups and fits(levels, [*groups[-1], feature], most):
+    for feature in (f for f in range(len(largest)) if f not in keys):
+        if groups and fits(largest, [*groups[-1], feature], most):
             groups[-1].append(feature)
         else:
             groups.append([*keys, feature])
     return groups
 
 
-def link_keys(levels: Sequence[int], most: int) -> list[int]:
-    """Return the features to join answers on: those with the most levels, as long as any other fits in beside them."""
-    features, keys = range(len(levels)), list[int]()
-    if fits(levels, features, most):
+def link_keys(largest: Sequence[int], most: int) -> list[int]:
+    """Return the features to join answers on: those with the most largest, as long as any other fits in beside them."""
+    features, keys = range(len(largest)), list[int]()
+    if fits(largest, features, most):
         return []
-    for feature in sorted(features, key=lambda f: -levels[f]):
+    for feature in sorted(features, key=lambda f: -largest[f]):
         others = [f for f in features if f not in (*keys, feature)]
-        if others and all(fits(levels, [*keys, feature, other], most) for other in others):
+        if others and all(fits(largest, [*keys, feature, other], most) for other in others):
             keys.append(feature)
     return keys

@@ -25,7 +25,7 @@ class Weighted(Stretched):
     @property
     def bound(self) -> int:
         """B = L * sum R_j², R²Ld when all features have the same levels."""
-        return self.max_weight * sum(R**2 for R in self.levels)
+        return self.max_weight * sum(R**2 for R in self.largest)
 
     def encode(self, question: Question) -> list[int]:
         """Return x, then w."""

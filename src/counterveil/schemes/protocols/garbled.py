@@ -65,17 +65,17 @@ class Garbled(Protocol):
         if not setting.form.additive:
             got = f"the form {setting.form.name}"
             raise NotOffered(name, got=got, expected="table, linear or even_norm: shares must add up")
-        if len(setting.alphas) != 2 or setting.collusion != 1 or setting.liars:
-            got = f"{len(setting.alphas)} servers, {setting.collusion} colluding, {setting.liars} lying"
+        if len(setting.alphas) != 2 or setting.collusion != 1 or setting.robust:
+            got = f"{len(setting.alphas)} servers, {setting.collusion} colluding, {setting.robust} lying"
             raise NotOffered(name, got=got, expected="two servers, which do not collude")
 
-    def least(self, bound: int, reveal: Reveal, servers: int) -> int:
+    def must_exceed(self, bound: int, reveal: Reveal, servers: int) -> int:
         """Return the largest cost."""
         return bound
 
-    def arithmetic(self, least: int) -> Ring:
+    def arithmetic(self, above: int) -> Ring:
         """Return Z_2^k for the smallest k that holds it."""
-        return Ring.of_bits(least.bit_length())
+        return Ring.of_bits(above.bit_length())
 
     def symbols(self, form: Form) -> int:
         """Return how many symbols go up: the form's, and what the applicant would add to the value."""

@@ -33,16 +33,16 @@ class Padded(Protocol):
     def check(self, setting: Setting) -> None:
         """Refuse a reveal that is not a linear map, and to correct masked answers."""
         _linear(setting.reveal)
-        if setting.liars and setting.reveal.masked:
-            raise NotOffered("liars", got=f"correction of {setting.reveal.name}", expected="a reveal without a mask")
+        if setting.robust and setting.reveal.masked:
+            raise NotOffered("robust", got=f"correction of {setting.reveal.name}", expected="a reveal without a mask")
 
-    def least(self, bound: int, reveal: Reveal, servers: int) -> int:
+    def must_exceed(self, bound: int, reveal: Reveal, servers: int) -> int:
         """Return the reveal's bound, or the number of servers, each of which needs a point."""
         return max(_linear(reveal).bound(bound), servers)
 
-    def arithmetic(self, least: int) -> Field:
+    def arithmetic(self, above: int) -> Field:
         """Return the field of the smallest prime above that."""
-        return Field(smallest_prime_above(least))
+        return Field(smallest_prime_above(above))
 
     def symbols(self, form: Form) -> int:
         """Return how many symbols go up to each server."""
@@ -91,7 +91,7 @@ class Padded(Protocol):
         for seat, term in enumerate(known):
             answer = yield Take(seat, reveal.length(size.rows), field)
             shares.append(field.sub(np.asarray(answer, dtype=np.int64), reveal.constant(field, term)))
-        kept = honest(field, setting.alphas, shares, setting.degree, setting.liars)
+        kept = honest(field, setting.alphas, shares, setting.degree, setting.robust)
         alphas, fitting = [setting.alphas[n] for n in kept], [shares[n] for n in kept]
         return Outcome(reconstruct(field, alphas, fitting, setting.degree), kept)
 

@@ -40,7 +40,7 @@ class Setting(Shape):
     @property
     def collusion(self) -> int: ...
     @property
-    def liars(self) -> int: ...
+    def robust(self) -> int: ...
     @property
     def degree(self) -> int: ...
 
@@ -113,11 +113,11 @@ class Protocol(ABC):
         """Refuse a form, a reveal, or servers that this protocol is not made for."""
 
     @abstractmethod
-    def least(self, bound: int, reveal: Reveal, servers: int) -> int:
+    def must_exceed(self, bound: int, reveal: Reveal, servers: int) -> int:
         """Return what q must exceed for costs up to `bound`."""
 
     @abstractmethod
-    def arithmetic(self, least: int) -> Residues:
+    def arithmetic(self, above: int) -> Residues:
         """Return the smallest arithmetic whose q exceeds that (rule 5)."""
 
     @abstractmethod

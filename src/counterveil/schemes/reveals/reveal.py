@@ -53,7 +53,7 @@ class Reveal(ABC):
         return self.d_min == 1
 
     @property
-    def most(self) -> int | None:
+    def most_records(self) -> int | None:
         """The most records that a question may get, if there is a limit."""
         return None if self.exact else 1
 

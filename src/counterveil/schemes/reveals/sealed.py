@@ -21,7 +21,7 @@ class Sealed(Reveal):
 
     shuffle: bool = True
 
-    most = 1
+    most_records = 1
     protocol = "garbled"
 
     def __post_init__(self) -> None:

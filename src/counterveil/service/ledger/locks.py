@@ -10,7 +10,7 @@ import time
 import weakref
 from pathlib import Path
 
-from ...crypto.randomness import frame
+from ...crypto.randomness import delimited
 from ...errors import InvalidLedger
 
 try:
@@ -34,7 +34,7 @@ class Lock:
     def __init__(self, key_id: bytes, server: int, path: Path, place: tuple[int, int]) -> None:
         """Hold the lock, alone or with others of this ledger; or keep what other ledger has it."""
         self._path, self._place, self._server = path, "{}:{}".format(*place), server
-        name = _private_folder() / hashlib.sha256(frame([key_id, server])).hexdigest()
+        name = _private_folder() / hashlib.sha256(delimited([key_id, server])).hexdigest()
         self._file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         self.release = weakref.finalize(self, os.close, self._file)
         self.alone, self._others = False, False

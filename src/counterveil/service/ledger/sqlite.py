@@ -110,7 +110,7 @@ class Ledger:
         self._clock, self._lock = clock, threading.Lock()
         self._database: sqlite3.Connection | None = None
         self._locks: list[Lock] = []
-        self._opened = False  # or the file is not ours to write
+        self._is_open = False  # or the file is not ours to write
         self._purged = 0.0
         if not new and not self.path.is_file():
             raise InvalidLedger(str(path), got="no ledger", expected="the one it had; --new-ledger makes one")
@@ -158,7 +158,7 @@ class Ledger:
             lock.share(self.instance)
         self.purge()
         self._empty_log()
-        self._opened = True
+        self._is_open = True
 
     def _create(self, server: int) -> None:
         if self._run("SELECT 1 FROM sqlite_master"):
@@ -312,7 +312,7 @@ class Ledger:
         """Close the file. All that was entered is then in it, and not only in its log."""
         with self._lock:
             if self._database is not None:
-                if self._opened and (not self._locks or self._locks[0].is_last()):
+                if self._is_open and (not self._locks or self._locks[0].is_last()):
                     with suppress(sqlite3.Error):
                         self._run(f"PRAGMA busy_timeout = {int(1000 * _LAST_WAIT)}")
                         self._run("UPDATE about SET in_use = 0")
