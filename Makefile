@@ -1,14 +1,15 @@
-# `make demo`, `make test`: set everything up in .venv and run. Needs Python >= 3.11 and make, nothing else.
+# `make demo`, `make quick`, `make test`: set everything up in .venv and run. Needs Python >= 3.11 and make, nothing else.
 
 PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
 TOOLS = node_modules/ready
 
-.PHONY: help demo test check check-js constants bench attack-self long screenshots lock clean
+.PHONY: help demo quick test check check-js constants bench attack-self long screenshots lock clean
 
 help:
 	@echo "make demo   two servers, a real rejection explained, seen from every side (ONCE=1: and then stop)"
+	@echo "make quick  the tests that are not slow: under a minute on two cores"
 	@echo "make test   the whole test suite"
 	@echo "make check  ruff, mypy --strict, the import order; eslint and tsc for the page, where there is node"
 	@echo "make constants  write what the page shares with the Python side anew"
@@ -27,6 +28,9 @@ $(READY): pyproject.toml requirements-dev.txt
 
 demo: $(READY)
 	@ONCE=$(ONCE) $(BIN)/python examples/demo.py
+
+quick: $(READY)
+	$(BIN)/python -m pytest -n auto -m "not slow" --hypothesis-profile quick
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto

@@ -35,7 +35,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(0, R + 1, (M, D)).astype(np.uint8)
     x = rng.integers(0, R + 1, D)
-    laid = engine.opened(rows)  # as a server lays them out
+    laid = engine.lay_out(rows)  # as a server lays them out
     plain, Q = rows.astype(np.float64), x.astype(np.float64)
 
     def numpy_literal() -> object:

@@ -9,11 +9,12 @@ second round and no privacy; the ratio is the price of all of those, the applica
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import logging
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -25,26 +26,17 @@ from rich.progress import Progress
 from rich.table import Table
 from starlette.concurrency import run_in_threadpool
 
-from counterveil import AsyncClient, Database, Deployment, Field, Numeric, Preferences, Schema, engine
-from counterveil.crypto.keys import (
-    COMMON,
-    PRIVATE,
-    SERVER_PRIVATE,
-    SERVER_PUBLIC,
-    Issuer,
-    SigningKey,
-    read_common,
-    read_public,
-    write_keys,
-    write_server_keys,
-)
+from counterveil import AsyncClient, Database, Field, Numeric, Preferences, Schema, engine
+from counterveil.applicant.ask import compile_question
+from counterveil.crypto.keys import COMMON, PRIVATE, SERVER_PRIVATE, Issuer, SigningKey, read_common
 from counterveil.crypto.randomness import Fresh, key_id, new_key
+from counterveil.research.processes import Process, free_port, publish, running
 from counterveil.service.app import make_app
 from counterveil.service.app import serve as run
 from counterveil.service.ledger import Ledger
 from counterveil.service.server import Server
 from counterveil.terms.deployment import OPENED
-from counterveil.terms.published import deployment_of, make_terms, read_terms, sign_terms, write_terms
+from counterveil.terms.published import deployment_of, read_terms
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
 from counterveil.terms.wire import Request as Message
@@ -61,26 +53,24 @@ def make_database(folder: Path, urls: Sequence[str], count: int = ROWS, scheme: 
     """Write keys, a signed bundle of random rows, and its terms."""
     rows = np.random.default_rng(1).integers(0, LEVELS + 1, (count, FEATURES))
     data = {f"x{j}": rows[:, j] for j in range(FEATURES)} | {"ok": np.ones(count, dtype=bool)}
-    write_keys(folder)
-    database = Database.build(data, make_schema(), accepted="ok").sign(Issuer.load(folder / PRIVATE))
-    database.save(folder / "bundle")
-    publish(folder, database, urls, scheme)
+    publish(folder, Database.build(data, make_schema(), accepted="ok"), urls, scheme=scheme)
 
 
-def publish(folder: Path, database: Database, urls: Sequence[str], scheme: str, *, is_open: bool = False) -> None:
-    """Write the servers' own keys, and terms for them."""
-    for n in range(1, len(urls) + 1):
-        write_server_keys(folder / str(n))
-    keys = [read_public(folder / str(n) / SERVER_PUBLIC) for n in range(1, len(urls) + 1)]
-    deployment = Deployment.of(database.schema, scheme=scheme, record=database.record)
-    terms = make_terms(database, deployment, keys=keys, service="bench", is_open=is_open)
-    write_terms(folder / "terms", sign_terms(terms, urls, Issuer.load(folder / PRIVATE)))
+@contextmanager
+def serving(folder: Path, count: int = ROWS, scheme: str = OPENED, host: str = "127.0.0.1") -> Iterator[list[str]]:
+    """Run two servers, each with the plaintext endpoint; return their addresses."""
+    ports = [free_port() for _ in range(2)]
+    urls = [f"http://{host}:{port}" for port in ports]
+    make_database(folder, urls, count, scheme)
+    commands = [[sys.executable, __file__, "serve", folder, n, port] for n, port in enumerate(ports, start=1)]
+    with running([Process(command, folder / f"log-{n}") for n, command in enumerate(commands, start=1)]):
+        yield urls
 
 
-def request(manifest: Manifest, kind: RequestKind, at: int, ticket: Ticket, body: bytes) -> bytes:
-    """Return a request to server 1."""
+def request(manifest: Manifest, kind: RequestKind, at: int, ticket: Ticket, secret: bytes, body: bytes) -> bytes:
+    """Return a request to server 1. All requests of one ticket show one secret."""
     digest, key = manifest.issued.digest, bytes.fromhex(manifest.key)
-    return encode(Message(2, kind, 1, digest, key, ticket.encode(), at, (1, 2), new_key(), body))
+    return encode(Message(2, kind, 1, digest, key, ticket.encode(), at, (1, 2), secret, body))
 
 
 def serve(folder: Path, number: int, port: int) -> None:
@@ -89,7 +79,7 @@ def serve(folder: Path, number: int, port: int) -> None:
     deployment = deployment_of(issued.terms)
     common, own = read_common(folder / COMMON), SigningKey.load(folder / str(number) / SERVER_PRIVATE)
     ledger = Ledger(folder / f"ledger-{number}", number, key_id=key_id(common), new=True)
-    server = Server(number, database, issued, key=common, own=own, ledger=ledger, least=engine.LASTING)
+    server = Server.open(number, database, issued, key=common, own=own, ledger=ledger, least=engine.LASTING)
     app, scheme, rows = make_app(server), deployment.scheme, deployment.rows(database.codes)
 
     def nearest(body: bytes) -> bytes:
@@ -101,7 +91,8 @@ def serve(folder: Path, number: int, port: int) -> None:
     async def plain(request: Request) -> Response:
         return Response(await run_in_threadpool(nearest, await request.body()))
 
-    run(app, {}, host="127.0.0.1", port=port, tls_cert=None, tls_key=None, log_level="warning")
+    logging.getLogger("counterveil").disabled = True  # it need not log every request
+    run(app, {}, host="127.0.0.1", port=port, tls_cert=None, tls_key=None, log_level="info")
 
 
 async def load(
@@ -136,7 +127,7 @@ async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, 
     generator = np.random.default_rng(2)
     people = [{f"x{j}": int(v) for j, v in enumerate(row)} for row in generator.integers(0, LEVELS + 1, (64, FEATURES))]
     issuer, results = Issuer.load(folder / PRIVATE), []
-    async with AsyncClient(urls, patience=60) as client:
+    async with AsyncClient(urls) as client:
         peers, deployment = await client.connect()
         terms, expires = peers[0].manifest.terms, int(time.time()) + 3600
         tickets = [mint(terms, [1, 2], expires=expires, issuer=issuer) for _ in range(count + count // 20 + 1)]
@@ -150,7 +141,7 @@ async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, 
     field = Field(deployment.scheme.field.q)
     bodies = []
     for person in people:
-        question, _ = deployment.question(deployment.schema.codes(person), Preferences())
+        question, _ = compile_question(deployment, deployment.schema.codes(person), Preferences())
         bodies.append(pack(field, np.concatenate(question.costs or [])))
     async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
 
@@ -173,7 +164,7 @@ async def answers(folder: Path, url: str, count: int) -> list[tuple[int, float]]
         for _ in range(count):
             ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 3600, issuer=issuer)
             share = Fresh().elements(scheme.field.q, scheme.symbols)  # as any share looks
-            bodies.append(request(manifest, "query", 0, ticket, pack(scheme.field, share)))
+            bodies.append(request(manifest, "query", 0, ticket, new_key(), pack(scheme.field, share)))
         left = iter(bodies)
 
         async def connection(left: Iterator[bytes] = left) -> None:
@@ -195,23 +186,9 @@ async def answers(folder: Path, url: str, count: int) -> list[tuple[int, float]]
 
 def main(count: int) -> None:
     """Start the servers, run both loads, print them side by side."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        ports = [8711, 8712]
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
-        make_database(folder, urls)
-        processes = [
-            subprocess.Popen([sys.executable, __file__, "serve", name, str(n), str(port)])  # noqa: S603
-            for n, port in enumerate(ports, 1)
-        ]
-        try:
-            results = asyncio.run(measure(folder, urls, count))
-            alone = asyncio.run(answers(folder, urls[0], max(CONNECTIONS, count // 4)))
-        finally:
-            for process in processes:
-                process.terminate()
-            for process in processes:
-                process.wait()
+    with tempfile.TemporaryDirectory() as name, serving(Path(name)) as urls:
+        results = asyncio.run(measure(Path(name), urls, count))
+        alone = asyncio.run(answers(Path(name), urls[0], max(CONNECTIONS, count // 4)))
     table = Table(
         title=f"{count:,} questions, {CONNECTIONS} connections, M = {ROWS:,}, d = {FEATURES}", box=box.SIMPLE_HEAD
     )

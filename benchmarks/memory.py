@@ -6,8 +6,6 @@ system says of the process. Packages are random bytes, which no server looks int
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,15 +13,17 @@ from pathlib import Path
 
 import httpx2
 import numpy as np
-from load import publish, request
+from load import request
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from counterveil import Database, Numeric, Preferences, Schema
-from counterveil.crypto.keys import COMMON, PUBLIC, SERVER_PRIVATE, read_public, write_keys
-from counterveil.crypto.randomness import Fresh
-from counterveil.institution.database import Counts
+from counterveil.applicant.ask import compile_question
+from counterveil.crypto.keys import PUBLIC, read_public, write_keys
+from counterveil.crypto.randomness import Fresh, new_key
+from counterveil.institution.bundle import Counts
+from counterveil.research.processes import Serve, free_port, publish, running
 from counterveil.schema.layouts import layout
 from counterveil.schemes.fetch import make_spir
 from counterveil.terms import wire
@@ -52,9 +52,8 @@ def write_bundle(folder: Path, rows: int) -> None:
         blind=bytes(32),
     )
     database.__dict__["records"] = packages[:, :-96]  # as if they had been unpackaged
-    database.save(folder / "bundle")
     addresses = ["http://127.0.0.1:8721", "http://127.0.0.1:8722"]
-    publish(folder, database, addresses, "table/differences", is_open=True)
+    publish(folder, database, addresses, scheme="table/differences", is_open=True)
 
 
 def held(process: int) -> dict[str, int]:
@@ -64,36 +63,14 @@ def held(process: int) -> dict[str, int]:
     return {title: 1024 * int(status[name].split()[0]) for title, name in names.items()}
 
 
-def start(folder: Path, bundle: str) -> tuple[subprocess.Popen[bytes], str, float]:
-    """Start a server; return it, its address, and the seconds until it was ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-c", "from counterveil.cli import main; main()", "serve", str(folder / bundle)]
-    command += ["--server", "1", "--common-key", str(folder / COMMON), "--terms", str(folder / "terms")]
-    command += ["--key", str(folder / "1" / SERVER_PRIVATE)]
-    command += ["--ledger", str(folder / f"{bundle}-ledger"), "--new-ledger", "--port", str(port)]
-    began = time.perf_counter()
-    process = subprocess.Popen([*command, "--log-level", "error"])  # noqa: S603
-    url = f"http://127.0.0.1:{port}"
-    while True:
-        try:
-            httpx2.get(f"{url}/readyz").raise_for_status()
-            return process, url, time.perf_counter() - began
-        except httpx2.HTTPError:
-            if process.poll() is not None:
-                raise SystemExit("the server did not start") from None
-            time.sleep(0.02)
-
-
 def ask(url: str) -> tuple[float, float]:
     """Ask one server a question and a record; return the seconds of both."""
     http = httpx2.Client(base_url=url, timeout=120)
     manifest = wire.decode_manifest(http.get("/v1/manifest").content)
     deployment, rows = deployment_of(manifest.terms), manifest.terms.rows
-    ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 300)
+    ticket, secret = mint(manifest.terms, [1, 2], expires=int(time.time()) + 300), new_key()
     person = deployment.schema.codes({f"x{j}": j % LEVELS for j in range(FEATURES)})
-    question, _ = deployment.question(person, Preferences())
+    question, _ = compile_question(deployment, person, Preferences())
     share = wire.pack(deployment.scheme.field, deployment.scheme.query(question, Fresh())[0])
     spir = make_spir(servers=2, collusion=1, length=deployment.record_bytes)
     selection = spir.query(rows, 0, Fresh())[0].tobytes()
@@ -103,7 +80,7 @@ def ask(url: str) -> tuple[float, float]:
         ("record-query", "record", 1, selection),
     )
     for kind, path, at, body in steps:
-        message = request(manifest, kind, at, ticket, body)
+        message = request(manifest, kind, at, ticket, secret, body)
         began = time.perf_counter()
         http.post(f"/v1/{path}", content=message).raise_for_status()
         seconds.append(time.perf_counter() - began)
@@ -123,14 +100,12 @@ def main(rows: int) -> None:
             (folder / str(count)).mkdir()
             with console.status(f"writing {title}"):
                 write_bundle(folder / str(count), count)
-            process, url, ready = start(folder / str(count), "bundle")
-            try:
-                before = held(process.pid)
-                question, record = ask(url)
-                after = held(process.pid)
-            finally:
-                process.terminate()
-                process.wait()
+            server, began = Serve(folder / str(count), 1, free_port()), time.perf_counter()
+            with running([server]):
+                ready = time.perf_counter() - began
+                before = held(server.process.pid)
+                question, record = ask(server.url)
+                after = held(server.process.pid)
             own.append((before["its own"], after["at most, in all"] - before["its own"] - before["of mapped files"]))
             memory = [f"{before[part] / MIB:,.0f} MiB" for part in ("its own", "of mapped files")]
             memory += [f"{after['at most, in all'] / MIB:,.0f} MiB"]

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from load import FEATURES, ROWS, make_database
+from load import FEATURES, ROWS, serving
 from playwright.sync_api import Playwright, sync_playwright
 from rich import box
 from rich.console import Console
@@ -43,36 +41,22 @@ ASK = """async ({ tickets, person }) => {
 
 def asked(playwright: Playwright, chromium: str, scheme: str, rows: int) -> tuple[list[float], list[float]]:
     """Return the milliseconds of each question, from Python and from the page."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, ports = Path(name), (8713, 8714)
-        urls = [f"http://localhost:{port}" for port in ports]
-        make_database(folder, urls, rows, scheme)
-        load = str(Path(__file__).parent / "load.py")
-        processes = [
-            subprocess.Popen([sys.executable, load, "serve", name, str(n), str(port)])  # noqa: S603
-            for n, port in enumerate(ports, 1)
-        ]
-        person = {f"x{j}": j % 21 for j in range(FEATURES)}
-        try:
-            with Client(urls, patience=60) as client:
-                terms = client.peers[0].manifest.terms
-                issuer, expires = Issuer.load(folder / PRIVATE), int(time.time()) + 3600
-                tickets = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(2 * QUESTIONS)]
-                python = []
-                for ticket in tickets[:QUESTIONS]:
-                    began = time.perf_counter()
-                    client.ask(person, ticket=ticket)
-                    python.append(1000 * (time.perf_counter() - began))
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            page = browser.new_page()
-            page.goto(urls[0])
-            inside = page.evaluate(ASK, {"tickets": tickets[QUESTIONS:], "person": person})
-            browser.close()
-        finally:
-            for process in processes:
-                process.terminate()
-            for process in processes:
-                process.wait()
+    person = {f"x{j}": j % 21 for j in range(FEATURES)}
+    with tempfile.TemporaryDirectory() as name, serving(Path(name), rows, scheme, "localhost") as urls:
+        with Client(urls) as client:
+            terms = client.peers[0].manifest.terms
+            issuer, expires = Issuer.load(Path(name) / PRIVATE), int(time.time()) + 3600
+            tickets = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(2 * QUESTIONS)]
+            python = []
+            for ticket in tickets[:QUESTIONS]:
+                began = time.perf_counter()
+                client.ask(person, ticket=ticket)
+                python.append(1000 * (time.perf_counter() - began))
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(urls[0])
+        inside = page.evaluate(ASK, {"tickets": tickets[QUESTIONS:], "person": person})
+        browser.close()
     return python, inside
 
 

@@ -18,8 +18,8 @@ from rich.table import Table
 
 from counterveil import Question, Scheme, make_scheme
 from counterveil.crypto.randomness import Fresh, new_key
-from counterveil.schemes import circuit
 from counterveil.schemes.fetch import make_spir
+from counterveil.schemes.protocols import Size, circuit
 
 FEATURES, RECORD = 8, 146  # a record of the German credit data, signed
 SIZES, BITS = (1_000, 8_000, 64_000), (12, 16, 20)
@@ -51,12 +51,9 @@ def answers(scheme: Scheme, rows: Any, records: Any, repeats: int) -> tuple[floa
         first = list(scheme.stream(1, rows, queries[0], common, records))
         making.append(time.perf_counter() - began)
         second = list(scheme.stream(2, rows, queries[1], common, records))
-        reader = scheme.reader(question, queries, len(rows), records.shape[1])
+        whole = [np.concatenate(parts) for parts in (first, second)]
         began = time.perf_counter()
-        for place, parts in enumerate((first, second)):
-            for part in parts:
-                reader.feed(place, part)
-        reader.outcome()
+        scheme.recover(question, queries, whole, len(rows))
         evaluating.append(time.perf_counter() - began)
     return min(making), min(evaluating), common
 
@@ -89,19 +86,20 @@ def main() -> None:
         garbling, evaluating, common = answers(scheme, rows, records, repeats)
         sizes, last = circuit.ands(M, k)
         gates = (sum(sizes) + last) / M
-        sent = (scheme.sent(1, M) + scheme.sent(2, M)) / M
+        down = scheme.requests(Size(M))[0].down
+        sent = sum(down) / M
         table.add_row(
             str(scheme.field.bits), f"{M:,}", f"{gates:.2f}", f"{sent:,.0f} B",
             f"{M / garbling:,.0f} rows/s", f"{8 * gates * M / garbling / limit:.0%}",
             f"{M / evaluating:,.0f} rows/s", f"{4 * gates * M / evaluating / limit:.0%}",
         )  # fmt: skip
         if k == BITS[0]:
-            spir, positions = make_spir(servers=2, collusion=1, length=RECORD), scheme.reveal.positions(M)
-            query, order = spir.query(positions, 0, Fresh())[0], scheme.reveal.order(M, common)
+            spir, positions = make_spir(servers=2, collusion=1, length=RECORD), scheme.protocol.positions(M)
+            query, order = spir.query(positions, 0, Fresh())[0], scheme.protocol.order(scheme, M, common)
             fetching = min(timed(lambda: spir.answer(1, records, query, common, order=order)) for _ in range(repeats))  # noqa: B023
             inside = make_scheme("table/sealed_record", levels=15, d=FEATURES, cap=cap)
-            locking = min(locked(inside, rows, records, scheme.sent(1, M)) for _ in range(repeats))
-            more = inside.sent(1, M, RECORD) - scheme.sent(1, M)
+            locking = min(locked(inside, rows, records, down[0]) for _ in range(repeats))
+            more = inside.requests(Size(M, RECORD))[0].down[0] - down[0]
             other.add_row(
                 f"{M:,}", f"{2 * query.size / 1024:,.1f} KiB", f"{2 * RECORD} B", f"{1000 * fetching:.1f} ms",
                 f"{more / 1024:,.0f} KiB", f"{1000 * locking:.1f} ms",

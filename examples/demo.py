@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,19 +26,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from counterveil import Client, Counterfactual, Database, Preferences
+from counterveil.applicant.ask import compile_question
 from counterveil.cli.ask import show, traffic_table
-from counterveil.crypto.keys import (
-    COMMON,
-    PRIVATE,
-    SERVER_PRIVATE,
-    SERVER_PUBLIC,
-    Issuer,
-    read_public,
-    write_keys,
-    write_server_keys,
-)
+from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, read_public
 from counterveil.crypto.randomness import Fresh
 from counterveil.research.datasets import german_credit
+from counterveil.research.processes import serving
 from counterveil.schema.frames import Table as Frame
 from counterveil.terms.agreement import Peer
 from counterveil.terms.tickets import mint
@@ -54,66 +45,19 @@ PREFERENCES = Preferences(
     weights={"purpose": 5, "housing": 3},
 )
 TICKETS = 100
-BUNDLE = "german-credit.bundle"
 console = Console(width=100)
 
 
-def make_bundle(folder: Path) -> tuple[Database, dict[str, Any]]:
-    """Train the model, build and sign the bundle of those it accepts; return it and someone it rejects."""
+def make_database() -> tuple[Database, dict[str, Any]]:
+    """Train the model; return the database of those it accepts, and someone it rejects."""
     frame, schema = german_credit()
     model = make_pipeline(FunctionTransformer(schema.quantise), StandardScaler(), LogisticRegression())
     people = Frame(frame)
     model.fit(frame, people.frame["credit"].to_list())
-    database = Database.build(frame, schema, model, "good").sign(Issuer.load(folder / PRIVATE))
-    database.save(folder / BUNDLE)
+    database = Database.build(frame, schema, model, "good")
     verdicts = model.predict(frame)
     rejected = next(p for p, v in zip(people.people(), verdicts, strict=True) if v == "bad" and p["amount"] > 2000)
     return database, {name: rejected[name] for name in schema.names}
-
-
-def counterveil(*arguments: object) -> list[str]:
-    """Return a command line."""
-    return [str(Path(sys.executable).parent / "counterveil"), *map(str, arguments)]
-
-
-def start_servers(folder: Path) -> tuple[list[subprocess.Popen[bytes]], list[str]]:
-    """Do what an institution and two operators would: keys, terms, servers. Return the processes and addresses."""
-    ports = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
-    servers: list[object] = []
-    for number, url in enumerate(urls, start=1):
-        write_server_keys(folder / str(number))
-        servers += ["--server", url, folder / str(number) / SERVER_PUBLIC]
-    key, terms = folder / PRIVATE, folder / "terms"
-    made = counterveil("terms", folder / BUNDLE, "--key", key, "--service", "demo", *servers, "-o", terms)
-    subprocess.run(made, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
-    processes = []
-    for number, port in enumerate(ports, start=1):
-        settings = {
-            "terms": terms,
-            "server": number,
-            "key": folder / str(number) / SERVER_PRIVATE,
-            "common-key": folder / COMMON,
-            "ledger": folder / f"ledger-{number}",
-            "port": port,
-        }
-        options = [part for name, value in settings.items() for part in (f"--{name}", value)]
-        command = counterveil("serve", folder / BUNDLE, "--new-ledger", *options)
-        with (folder / f"server-{number}.log").open("wb") as log:
-            processes.append(subprocess.Popen(command, stderr=log, start_new_session=True))  # noqa: S603
-    return processes, urls
-
-
-def stop_servers(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Let them finish what is under way."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait()
 
 
 def show_noise(client: Client, sent: dict[int, list[Request]], person: dict[str, Any]) -> None:
@@ -123,7 +67,7 @@ def show_noise(client: Client, sent: dict[int, list[Request]], person: dict[str,
     """
     deployment = client.deployment
     scheme = deployment.scheme
-    question, _ = deployment.question(deployment.schema.codes(person), PREFERENCES)
+    question, _ = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
     table = Table(title="What server 1 saw of the question", box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column(f"the first six of {scheme.symbols} numbers mod {scheme.field.q:,}")
@@ -143,20 +87,17 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_keys(folder)
-        database, person = make_bundle(folder)
-        processes, urls = start_servers(folder)
-        try:
-            run(folder, database, person, urls)
-            if os.environ.get("ONCE"):
-                return
-            console.print("The servers keep running. Press Ctrl-C to stop them.")
-            while all(process.poll() is None for process in processes):
-                time.sleep(0.5)
-        except KeyboardInterrupt:
-            console.print("\nStopping.")
-        finally:
-            stop_servers(processes)
+        database, person = make_database()
+        with serving(folder, database, service="demo", apart=True) as servers:
+            try:
+                run(folder, database, person, [server.url for server in servers])
+                if os.environ.get("ONCE"):
+                    return
+                console.print("The servers keep running. Press Ctrl-C to stop them.")
+                while all(server.process.poll() is None for server in servers):
+                    time.sleep(0.5)
+            except KeyboardInterrupt:
+                console.print("\nStopping.")
 
 
 def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str]) -> None:
@@ -167,7 +108,7 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         sent[peer.manifest.server].append(message)
 
     operator = read_public(folder / "2" / SERVER_PUBLIC)  # as its operator would publish it
-    with Client(urls, patience=60, watch=watch, operators=[operator]) as client:
+    with Client(urls, watch=watch, operators=[operator]) as client:
         count, deployment = len(database.codes), client.deployment
         console.print(f"\n[bold]Counterveil[/bold]: {count} accepted rows at two servers that do not talk.\n")
         terms, expires = client.peers[0].manifest.terms, int(time.time()) + 86_400
@@ -178,7 +119,7 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         console.print()
         show_noise(client, sent, person)
         console.print(traffic_table(client.peers))
-        _, costs = deployment.question(deployment.schema.codes(person), PREFERENCES)
+        _, costs = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
         least = min(sum(costs.of(row)) for row in database.codes) / deployment.unit
         same = isinstance(found, Counterfactual) and found.cost == least
         console.print(f"Same cost as a search in the clear: {'yes' if same else 'NO'}.")
@@ -193,8 +134,9 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         console.print(f"{urls[0]}/#{urlencode(behind)}\n", soft_wrap=True, style="blue")
         console.print(f"{TICKETS} tickets are in {folder / 'tickets'}. Or ask from another terminal:")
         key = folder / "2" / SERVER_PUBLIC
-        ask = counterveil("ask", "--terms", folder / "terms", "--operator", key, "--tickets", folder / "tickets")
-        console.print(f"{' '.join(ask)} --person {folder / 'person.json'} --immutable age\n", soft_wrap=True)
+        ask = f"{Path(sys.executable).parent / 'counterveil'} ask --terms {folder / 'terms'} --operator {key}"
+        mine = f"--tickets {folder / 'tickets'} --person {folder / 'person.json'} --immutable age"
+        console.print(f"{ask} {mine}\n", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 from urllib.parse import urlencode
 
-from demo import make_bundle, start_servers, stop_servers
+from demo import make_database
 from playwright.sync_api import sync_playwright
 
-from counterveil import Client
-from counterveil.crypto.keys import PRIVATE, Issuer, write_keys
+from counterveil.crypto.keys import PRIVATE, Issuer
+from counterveil.research.processes import serving
 from counterveil.terms.published import read_terms
 from counterveil.terms.tickets import mint
 
@@ -32,12 +32,8 @@ def main() -> None:
         raise SystemExit("screenshots need Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
-        write_keys(folder)
-        _, person = make_bundle(folder)
-        processes, urls = start_servers(folder)
-        try:
-            with Client(urls, patience=60):
-                pass  # they listen
+        database, person = make_database()
+        with serving(folder, database, service="demo") as servers:
             terms, issuer = read_terms(folder / "terms").terms, Issuer.load(folder / PRIVATE)
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             for suffix, (width, height) in SIZES.items():
@@ -45,7 +41,7 @@ def main() -> None:
                 batch = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(BATCH)]
                 page = browser.new_page(viewport={"width": width, "height": height})
                 behind = [*(("ticket", ticket) for ticket in batch), ("person", json.dumps(person))]
-                page.goto(f"{urls[0]}/#{urlencode(behind)}")
+                page.goto(f"{servers[0].url}/#{urlencode(behind)}")
                 page.wait_for_selector("#features fieldset")
                 page.locator("details").first.locator("summary").click()
                 page.screenshot(path=FIGURES / f"page-form{suffix}.png")
@@ -55,8 +51,6 @@ def main() -> None:
                 page.locator("#left").screenshot(path=FIGURES / f"page-noise{suffix}.png")
                 page.close()
             browser.close()
-        finally:
-            stop_servers(processes)
     print(f"Six pictures are in {FIGURES}.")
 
 

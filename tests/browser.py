@@ -10,9 +10,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from counterveil import Numeric, Schema
+from patience import LONG
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -22,9 +23,16 @@ def chromium() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no Chromium here: apt-get install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * LONG)
         yield browser
         browser.close()
+
+
+def new_page(browser: Browser | BrowserContext, **options: Any) -> Page:
+    """Open a page that waits as long as tests do."""
+    page = browser.new_page(**options)
+    page.set_default_timeout(1000 * LONG)
+    return page
 
 
 def opened(
@@ -37,7 +45,7 @@ def opened(
     **options: Any,
 ) -> Page:
     """Open the page and wait for its form, or its trouble; whatever it complains of is an error."""
-    page = browser.new_page(**options)
+    page = new_page(browser, **options)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)

@@ -12,9 +12,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
+settings.register_profile("quick", settings.get_profile("counterveil"), max_examples=20)  # `make quick`
 settings.load_profile("counterveil")
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips one of its checks
+
+
+def pytest_report_header() -> list[str]:
+    """Say which cases this machine cannot run."""
+    from machine import left_out
+
+    return left_out()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -20,9 +20,10 @@ from counterveil.applicant.client import Client
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.crypto.randomness import Fresh, new_key
 from counterveil.errors import ServerFault, Tampered, TooManyLiars
+from counterveil.schemes.fetch import Spir, spir_of
 from counterveil.service.app import make_app
 from counterveil.service.ledger import Ledger
-from counterveil.service.server import Admitted, Reply, Server
+from counterveil.service.server import Admitted, Reply, Server, Turn
 from counterveil.terms import wire
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.tickets import mint
@@ -45,17 +46,30 @@ class Liar(Server):
     on_answer: Altered | None = None
     on_record: Altered | None = None
 
-    def admit(self, body: bytes, kind: wire.RequestKind) -> Admitted:
-        admitted = super().admit(body, kind)
+    def admit(self, head: bytes, length: int, kind: wire.RequestKind) -> Admitted:
+        admitted = super().admit(head, length, kind)
         alter = self.on_answer if kind == "query" else self.on_record
         if alter is None:
             return admitted
-        return admitted._replace(answer=lambda: self._altered(admitted.answer(), kind, alter))
+
+        def read(body: bytes) -> Turn:
+            turn = admitted.read(body)
+            honest = turn.answer
+            turn.answer = lambda: self._altered(honest(), kind, alter)  # type: ignore[method-assign]
+            return turn
+
+        return admitted._replace(read=read)
 
     def _altered(self, reply: Reply, kind: wire.RequestKind, alter: Altered) -> Reply:
         message = wire.decode_reply(reply.whole(), "answer" if kind == "query" else "record-answer")
         altered = wire.encode(msgspec.structs.replace(message, body=alter(self, message)))
         return Reply(len(altered), iter([altered]))
+
+
+def record_step(server: Server, liars: int = 0) -> Spir:
+    """Return the record step of a ticket that lets so many servers lie."""
+    scheme = server.epoch.deployment.scheme
+    return spir_of(scheme.among(range(1, scheme.needed(liars) + 1), liars), server.epoch.records.length)
 
 
 class Deployed:
@@ -79,7 +93,7 @@ class Deployed:
         self._running: list[tuple[uvicorn.Server, threading.Thread]] = []
         for n in range(1, servers + 1):
             ledger = Ledger(folder / f"ledger-{n}", n, new=True)
-            made = Liar(n, self.database, self.issued, key=self.common, own=self.own[n - 1], ledger=ledger)
+            made = Liar.open(n, self.database, self.issued, key=self.common, own=self.own[n - 1], ledger=ledger)
             self.servers.append(made)
             self._serve(made, self._listeners[n - 1])
 
@@ -128,7 +142,7 @@ class Deployed:
 
     def ask_nothing(self, ticket: wire.Ticket, servers: Sequence[int]) -> None:
         """Ask a question of zeros, so that records of the ticket can be asked for."""
-        scheme = self.servers[0]._scheme
+        scheme = self.servers[0].epoch.deployment.scheme
         body = bytes(scheme.field.packed(scheme.symbols))
         for n in servers:
             request = self.request("query", n, ticket, 0, ticket.claims.servers, body)
@@ -181,8 +195,9 @@ def symbols(change: Callable[[Any, int], Any]) -> Altered:
     """Alter the symbols of an answer."""
 
     def alter(server: Server, message: wire.Reply) -> bytes:
-        field, rows = server._scheme.field, len(server._rows)
-        values = wire.unpack("answer", field, message.body, server._scheme.reveal.length(rows))
+        scheme, rows = server.epoch.deployment.scheme, len(server.epoch.rows)
+        field = scheme.field
+        values = wire.unpack("answer", field, message.body, scheme.reveal.length(rows))
         return wire.pack(field, change(values.copy(), field.q) % field.q)
 
     return alter
@@ -206,7 +221,7 @@ def noise(values: Any, q: int) -> Any:
 
 def two_records(server: Server, message: wire.Reply) -> bytes:
     """Add rec_a xor rec_b: whoever fetched a gets b."""
-    a, b = server._records[0], server._records[1]
+    a, b = server.epoch.records.read(np.arange(2))
     return bytes(np.frombuffer(message.body, dtype=np.uint8) ^ a ^ b)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
 
-from counterveil import Field, Question, Scheme
+from counterveil import REVEALS, Field, Form, Question, Scheme
 from counterveil.algebra.arrays import Order, Vector
+from counterveil.schemes.reveals import make_reveal
 
 
 class Fixed:
@@ -62,6 +63,42 @@ def views(scheme: Scheme, question: Question, servers: Sequence[int]) -> Counter
         assert not source.values
         seen[tuple(tuple(queries[n].tolist()) for n in servers)] += 1
     return seen
+
+
+def tiny(form: Form, reveal: str, *, shuffle: bool = False, servers: int | None = None) -> Scheme:
+    """The form with that reveal, as small as it can be: a mask of two values, if any."""
+    d_min = 2 if REVEALS[reveal].masked else 1
+    return Scheme.of(form, make_reveal(reveal, shuffle=shuffle, d_min=d_min), servers=servers)
+
+
+def user_private(scheme: Scheme, questions: Sequence[Question]) -> bool:
+    """Whether any T servers see the same, over every pad, whatever is asked; and every pad looks different to them."""
+    for servers in combinations(range(scheme.servers), scheme.collusion):
+        counters = [views(scheme, question, servers) for question in questions]
+        if any(counter != counters[0] for counter in counters):
+            return False
+        if len(counters[0]) != scheme.field.q ** (scheme.symbols * scheme.collusion):
+            return False
+    return True
+
+
+def told_apart(scheme: Scheme, questions: Sequence[Question]) -> bool:
+    """Whether all servers together could tell questions with different secrets apart: the control."""
+    secrets = {tuple(scheme.form.encode(question)): question for question in questions}
+    together = [views(scheme, question, range(scheme.servers)) for question in secrets.values()]
+    return len(together) > 1 and all(not a & b for a, b in combinations(together, 2))
+
+
+def rows_for(scheme: Scheme) -> int:
+    """Two rows, but one where two would take hours: three servers, two pads a row."""
+    return 1 if scheme.servers > 2 and scheme.reveal.length(2) > 1 else 2
+
+
+def feasible(form: Form, reveal: str) -> bool:
+    """Whether every query to every server can be enumerated under this reveal: at most 300, or 1,000 without a mask."""
+    scheme = tiny(form, reveal)
+    most = 300 if REVEALS[reveal].masked and REVEALS[reveal].differences else 1000
+    return bool(scheme.field.q**scheme.symbols <= most)
 
 
 def commons(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> Iterator[FixedCommon]:

@@ -17,11 +17,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from counterveil import Counterfactual, local
 from counterveil.applicant.client import AsyncClient
 from counterveil.errors import CounterveilError
 from counterveil.terms import wire
 from counterveil.terms.agreement import Peer
+from patience import LONG
 from service import Service, numbers_database, running
 
 _ASKING = 6  # applicants at a time
@@ -43,6 +46,9 @@ class Fault:
         killers = [asyncio.create_task(self._kill(process)) for process in self.service.processes]
         asking = [asyncio.create_task(self._applicant(n)) for n in range(_ASKING)]
         await asyncio.gather(*killers)
+        with anyio.fail_after(LONG):  # however slow this machine is, some must have asked and some cheated
+            while self.outcomes["answered"] < 5 or not self.outcomes["ServerFault ticket_used"]:
+                await asyncio.sleep(0.05)
         self.done = True
         await asyncio.gather(*asking)
 
@@ -57,7 +63,7 @@ class Fault:
             await asyncio.to_thread(process.wait)
 
     async def _applicant(self, number: int) -> None:
-        client = AsyncClient(self.service.urls, patience=30.0, watch=self._note)
+        client = AsyncClient(self.service.urls, timeout=LONG, patience=LONG, watch=self._note)
         while not self.done:
             ticket = self.service.ticket()
             if number % 3 == 0:

@@ -20,7 +20,7 @@ from counterveil.applicant import conversation, exchange, offer
 from counterveil.applicant.client import AsyncClient
 from counterveil.crypto import garbling, randomness
 from counterveil.crypto.keys import SIGNATURE_BYTES, Purpose, SigningKey, fingerprint
-from counterveil.schema import features, preferences, schema
+from counterveil.schema import features, schema, tariff
 from counterveil.schema.features import Boolean, Categorical, Numeric, Ordinal
 from counterveil.schema.layouts import RecordKind
 from counterveil.schemes.fetch import LEAST_PART
@@ -101,7 +101,7 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("MOST_LEVELS_TOGETHER", schema._MOST_LEVELS_TOGETHER, "of all features"),
         ("FARTHEST", features._FARTHEST, "what `low` and `high` may be"),
         ("FORMAT_PATTERN", features._FORMAT.pattern, "of all of a format: no width"),
-        ("LEAST_UNIT", preferences._LEAST_UNIT, "of costs, across a whole range"),
+        ("LEAST_UNIT", tariff._LEAST_UNIT, "of costs, across a whole range"),
     ]
 
 

@@ -32,6 +32,7 @@ from counterveil import (
     run,
 )
 from counterveil.algebra.field import Field
+from counterveil.applicant.ask import compile_question
 from counterveil.crypto.garbling import Garbler, hashed, tweaks
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.crypto.packages import unpackage
@@ -41,7 +42,7 @@ from counterveil.schemes.protocols import circuit
 from counterveil.schemes.protocols.garbled import _Garbler
 from counterveil.schemes.scheme import nearest
 from counterveil.service.ledger import Ledger
-from counterveil.service.server import Server, open_server
+from counterveil.service.server import Server
 from counterveil.terms import wire
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.wire import Claims, Reply, Request, SignedTerms, Ticket
@@ -102,7 +103,7 @@ def issued(addresses: tuple[str, ...] = ADDRESSES, **changes: Any) -> SignedTerm
 
 
 def server(number: int, ledger: Ledger, addresses: tuple[str, ...] = ADDRESSES, key: bytes = COMMON) -> Server:
-    return open_server(
+    return Server.open(
         number, database(), issued(addresses), key=key, own=own(number), ledger=ledger, clock=lambda: NOW
     )
 
@@ -247,7 +248,7 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     deployment = Deployment.of(schema())
     scheme = deployment.scheme
     person = {"income": 2000, "job": "driver", "school": "basic", "owner": False}
-    question, _ = deployment.question(deployment.schema.codes(person), Preferences(**PREFERENCES))
+    question, _ = compile_question(deployment, deployment.schema.codes(person), Preferences(**PREFERENCES))
     good = ticket(servers[0], 7)
     queries = scheme.query(question, Pads(1))
     first = servers[0]
@@ -256,7 +257,7 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     answers = [wire.unpack("answer", scheme.field, wire.decode_reply(r, "answer").body, 4) for r in replies]
     found = scheme.recover(question, queries, answers, 5)
     revealed, position = found.revealed, scheme.protocol.candidates(scheme, found, partial(nearest, 1))[0]
-    spir = make_spir(servers=2, collusion=1, length=servers[0].epoch.records.shape[1])
+    spir = make_spir(servers=2, collusion=1, length=servers[0].epoch.records.length)
     wanted = [
         request(first, "record-query", n, good, 1, q.tobytes())
         for n, q in enumerate(spir.query(5, position, Pads(2)), 1)

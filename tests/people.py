@@ -4,30 +4,15 @@ code with the package but the schema's fields."""
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
 
 Person = Mapping[str, Any]
 METRICS = ("l2", "l1", "mad", "heom")
-
-
-def data_file(name: str) -> Path:
-    """A file of COUNTERVEIL_DATA; without it the test is skipped, but not in CI."""
-    folder = os.environ.get("COUNTERVEIL_DATA")
-    path = Path(folder or "") / name
-    if folder and path.exists():
-        return path
-    reason = f"{name} is not here: set COUNTERVEIL_DATA to the folder that holds it"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def missing(value: Any) -> bool:

@@ -23,6 +23,7 @@ class Relay:
         self.cut: int | None = None  # break the connection once, after so many bytes from the server
         self.alter: Callable[[bytes], bytes] | None = None  # what the server sends, as the applicant gets it
         self.creep: int | None = None  # break every connection, each after a few bytes more than the one before
+        self.step = 10  # how many more
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -53,7 +54,7 @@ class Relay:
                     data = self.alter(data) if self.alter else data
                     if self.creep is not None and sent + len(data) > self.creep:
                         target.sendall(data[: self.creep - sent])
-                        self.creep += 10
+                        self.creep += self.step
                         break
                     if self.cut is not None and self.down > self.cut:
                         target.sendall(data[: len(data) // 2])

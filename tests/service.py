@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
-import socket
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from counterveil import Database, Deployment, Numeric, Schema
+from counterveil import Database, Numeric, Schema
 from counterveil.applicant.client import Client
-from counterveil.crypto.keys import (
-    COMMON,
-    PRIVATE,
-    SERVER_PRIVATE,
-    SERVER_PUBLIC,
-    Issuer,
-    read_public,
-    write_keys,
-    write_server_keys,
-)
-from counterveil.terms.published import make_terms, sign_terms, write_terms
+from counterveil.crypto.keys import PRIVATE, Issuer
+from counterveil.research.processes import BUNDLE, COMMAND, Serve, free_port, publish, start, stop
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import SignedTerms, Ticket
+from patience import LONG
 from relay import Relay
-
-COMMAND = [sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')"]
 
 
 def numbers_schema(d: int, levels: int = 20) -> Schema:
@@ -58,50 +44,12 @@ TERMS = {"--scheme": str, "--download-limit": int, "--collusion": int, "--max-we
          "--norm": int, "--robust": int, "--window": int, "--service": str, "-k": int}  # fmt: skip
 
 
-class Process:
-    """One `counterveil serve`, which can be killed and started again at the same address."""
-
-    def __init__(self, folder: Path, bundle: Path, number: int, port: int, arguments: Sequence[object]) -> None:
-        self.number, self.log, self.ledger = number, folder / f"log-{number}", folder / f"ledger-{number}"
-        self._command = [*COMMAND, "serve", str(bundle), "--server", str(number), "--ledger", str(self.ledger)]
-        self._command += ["--terms", str(folder / "terms"), "--key", str(folder / str(number) / SERVER_PRIVATE)]
-        self._command += ["--common-key", str(folder / COMMON), *map(str, arguments)]
-        self.port = port
-        self.start(new=True)
-
-    def start(self, *, new: bool = False) -> None:
-        more = ["--port", str(self.port)] + (["--new-ledger"] if new else [])
-        with self.log.open("ab") as log:
-            mark = log.tell()
-            self.process = subprocess.Popen([*self._command, *more], stderr=log, stdout=log, env=os.environ)
-        self._mark = mark
+class Process(Serve):
+    """One `counterveil serve`, whose log can be read."""
 
     def wait(self) -> None:
-        """Wait until it listens."""
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            said = self.log.read_bytes()[self._mark :].decode()
-            found = re.search(r"running on (https?)://[^:\s]+:(\d+)", said)
-            if found:
-                self.scheme, self.port = found[1], int(found[2])
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise RuntimeError(f"server {self.number} did not start: {self.log.read_text()}")
-
-    @property
-    def url(self) -> str:
-        return f"{self.scheme}://localhost:{self.port}"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> int:
-        with suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        super().wait()
+        self.url = self.url.replace("127.0.0.1", "localhost")  # as certificates name it
 
     def entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -124,12 +72,6 @@ class Service:
         relays: bool | Callable[[str], Any] = False,
     ) -> None:
         self.folder, self.is_open = folder, is_open
-        if not (folder / COMMON).exists():
-            write_keys(folder)
-        self.issuer = Issuer.load(folder / PRIVATE)
-        for n in range(1, servers + 1):
-            if not (folder / str(n)).exists():
-                write_server_keys(folder / str(n))
         self._chosen, settings = _parted(arguments)
         ports = [free_port() for _ in range(servers)]
         plain = "https" if "--tls-cert" in settings else "http"
@@ -137,29 +79,20 @@ class Service:
         make = Relay if relays is True else relays
         self.relays = [make(url) for url in direct] if make else []
         self.urls = [relay.url for relay in self.relays] or direct
-        self.bundle = folder / "test.bundle"
+        self.bundle = folder / BUNDLE
         self.publish(database)
-        self.processes = [
-            Process(folder, self.bundle, n, port, settings)
-            for n, port in zip(range(1, servers + 1), ports, strict=True)
-        ]
-        for process in self.processes:
-            process.wait()
+        self.processes = [Process(folder, n, port, *settings) for n, port in enumerate(ports, start=1)]
+        self.resume()
 
     def publish(self, database: Database, **changes: Any) -> None:
         """Sign a database and its terms, and put both where the servers read them when they start."""
-        self.database = database.sign(self.issuer)
-        self.database.save(self.bundle)
-        chosen = {"servers": len(self.urls)} | self._chosen | changes
-        own = {name: chosen.pop(name) for name in ("service", "window", "robust") if name in chosen}
-        deployment = Deployment.serving(self.database, robust=own.get("robust", 0), **chosen)
-        keys = [read_public(self.folder / str(n) / SERVER_PUBLIC) for n in range(1, len(self.urls) + 1)]
-        terms = make_terms(self.database, deployment, keys=keys, is_open=self.is_open, **{"service": "tests"} | own)
-        self.issued: SignedTerms = sign_terms(terms, self.urls, self.issuer)
-        write_terms(self.folder / "terms", self.issued)
+        chosen: dict[str, Any] = {"service": "tests", "is_open": self.is_open} | self._chosen | changes
+        self.issued: SignedTerms = publish(self.folder, database, self.urls, **chosen)
+        self.issuer, self.database = Issuer.load(self.folder / PRIVATE), Database.open(self.bundle)
 
     def client(self, **options: Any) -> Client:
-        return Client(self.urls, **options)
+        """Return a client that waits for servers as long as tests do, unless it is told otherwise."""
+        return Client(self.urls, **{"timeout": LONG, "patience": LONG} | options)
 
     def ticket(self, client: Client | None = None, servers: Sequence[int] | None = None, **options: Any) -> Ticket:
         """Mint a ticket, for all servers that the client knows."""
@@ -171,17 +104,11 @@ class Service:
 
     def halt(self) -> None:
         """Stop all servers."""
-        for process in self.processes:
-            process.process.terminate()
-        for process in self.processes:
-            process.stop()
+        stop(self.processes)
 
     def resume(self) -> None:
-        """Start them again, at the same addresses."""
-        for process in self.processes:
-            process.start()
-        for process in self.processes:
-            process.wait()
+        """Start them, again at the same addresses."""
+        start(self.processes)
 
     def stop(self) -> None:
         self.halt()
@@ -214,12 +141,6 @@ def running(folder: Path, database: Database, servers: int, *arguments: object, 
         service.stop()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def resident(service: Service) -> int:
     """Return the bytes of memory that server 1 holds."""
     pages = Path(f"/proc/{service.processes[0].process.pid}/statm").read_text().split()[1]
@@ -235,5 +156,5 @@ def ledger_rows(path: Path) -> list[Any]:
 def cli(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120, input=given
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=LONG, input=given
     )

@@ -21,14 +21,16 @@ from counterveil import (
     Schema,
     local,
 )
+from counterveil.applicant.ask import compile_question
 from counterveil.errors import NotOffered, OutOfRange
+from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
 from counterveil.schema.frames import Table
+from datafiles import SHIPPED
 from people import (
     METRICS,
     Person,
     cost,
-    data_file,
     feasible,
     level,
     levels_of,
@@ -80,6 +82,7 @@ def check_advice(
             assert not helps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), count=st.integers(2, 60), tightness=st.sampled_from([0.0, 0.3, 0.9]))
@@ -104,6 +107,7 @@ def german() -> tuple[Schema, list[Person], list[Person]]:
     return schema, [p for p in people if p["credit"] == "good"], [p for p in people if p["credit"] == "bad"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 def test_german_credit(metric: str, german: tuple[Schema, list[Person], list[Person]]) -> None:
     schema, good, bad = german
@@ -118,7 +122,7 @@ def test_german_credit(metric: str, german: tuple[Schema, list[Person], list[Per
 
 
 def wine() -> tuple[Schema, list[Person], list[Person]]:
-    with data_file("winequality-white.csv").open() as file:
+    with (SHIPPED / experiments.WINE).open() as file:
         people: list[Person] = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file, delimiter=";")]
     columns = {name: [p[name] for p in people] for name in people[0]}
     schema = Schema.infer(columns, exclude=["quality"], most_levels=50)
@@ -126,6 +130,7 @@ def wine() -> tuple[Schema, list[Person], list[Person]]:
     return schema, good[:700], bad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 def test_wine_quality(metric: str) -> None:
     schema, good, bad = wine()
@@ -135,6 +140,7 @@ def test_wine_quality(metric: str) -> None:
         assert_same(bank, own, good, random_wishes(rng, schema, own, metric, float(rng.random()) * 0.4))
 
 
+@pytest.mark.slow
 def test_constraints_hold_in_every_answer(german: tuple[Schema, list[Person], list[Person]]) -> None:
     """1,000 random questions; what comes back is feasible by its own values' levels, or said not to be."""
     schema, good, bad = german
@@ -255,6 +261,7 @@ def test_k_nearest_and_their_spread() -> None:
         local(database, k=6)
 
 
+@pytest.mark.slow
 def test_heom_agrees_with_a_plain_heom_nearest_neighbour(german: tuple[Schema, list[Person], list[Person]]) -> None:
     """Range-normalised differences, mismatch 1, square root of the sum of squares; on raw values, not on levels."""
     schema, good, bad = german
@@ -295,10 +302,10 @@ def test_every_question_has_one_shape(german: tuple[Schema, list[Person], list[P
     for n, own in enumerate(bad[:40]):
         wishes = random_wishes(rng, schema, own, METRICS[n % 4], 0.3) if n else {}
         codes = schema.codes({f.name: own[f.name] for f in schema.features})
-        question, _ = bank.deployment.question(codes, Preferences.of(wishes))
+        question, _ = compile_question(bank.deployment, codes, Preferences.of(wishes))
         sizes.add(len(bank.deployment.scheme.form.encode(question)))
         some = {"weights": wishes.get("weights", {}), "immutable": wishes.get("immutable", [])}
-        question, _ = linear.question(codes, Preferences.of(some))
+        question, _ = compile_question(linear, codes, Preferences.of(some))
         linear_sizes.add(len(linear.scheme.form.encode(question)))
     assert sizes == {sum(f.largest + 1 for f in schema.features)}
     assert linear_sizes == {linear.scheme.form.symbols}

@@ -12,12 +12,15 @@ import pytest
 
 from counterveil import Database, Deployment, Schema, local
 from counterveil.errors import EmptyDatabase, OutOfRange
+from counterveil.research import experiments
 from counterveil.research.advice import advise, coarser, write_choice
-from counterveil.research.attacks import Report, attack_all, attack_deployment, crafted, multilateration
+from counterveil.research.attacks import Report, attack_all, attack_deployment, crafted, linking, multilateration
 from counterveil.research.datasets import german_credit
-from counterveil.research.oracles import InProcess, Seen
+from counterveil.research.oracles import Shown, in_process
+from datafiles import SHIPPED
 from service import cli, numbers_database, running
-from test_leakage import DATA, needs_data
+
+pytestmark = pytest.mark.slow
 
 
 def by_name(reports: list[Report]) -> dict[tuple[str, str], Report]:
@@ -32,7 +35,7 @@ def credit() -> Database:
 
 @pytest.fixture(scope="module")
 def wine() -> Database:
-    with (DATA / "winequality-white.csv").open(newline="") as file:
+    with (SHIPPED / experiments.WINE).open(newline="") as file:
         names, *rows = csv.reader(file, delimiter=";")
     data: dict[str, list[Any]] = {name: [float(row[i]) for row in rows] for i, name in enumerate(names)}
     data["ok"] = [quality >= 5 for quality in data.pop("quality")]
@@ -70,7 +73,6 @@ def test_german_credit(credit: Database) -> None:
         assert by_name(reports)["linking orders", f"table/{reveal}"].last.rows > 0.5
 
 
-@needs_data
 def test_wine(wine: Database) -> None:
     check(attack_all(wine, tickets=20), columns=11)
 
@@ -78,7 +80,7 @@ def test_wine(wine: Database) -> None:
 def test_the_answers_are_really_used(credit: Database) -> None:
     """A control: where the costs are replaced by noise nothing is recovered."""
     deployment = Deployment.of(credit.schema, scheme="table/distances", record=credit.record, shuffle=False)
-    oracle = InProcess(credit, deployment)
+    oracle = in_process(credit, deployment)
     rows = deployment.rows(credit.codes)
     assert crafted(oracle, rows)[-1].rows == 1
     honest = oracle.reveal
@@ -86,14 +88,14 @@ def test_the_answers_are_really_used(credit: Database) -> None:
     assert crafted(oracle, rows)[-1].rows < 0.1
     numbers = numbers_database(40, 3)
     linear = Deployment.of(numbers.schema, scheme="linear/differences", shuffle=False)
-    straight = InProcess(numbers, linear)
+    straight = in_process(numbers, linear)
     assert multilateration(straight, linear.rows(numbers.codes))[-1].rows == 1
     original = straight.reveal
     straight.reveal = lambda question: backwards(original(question))  # type: ignore[method-assign]
     assert multilateration(straight, linear.rows(numbers.codes))[-1].rows < 1
 
 
-def backwards(seen: Seen) -> Seen:
+def backwards(seen: Shown) -> Shown:
     return seen._replace(revealed=seen.revealed[::-1])
 
 
@@ -101,7 +103,7 @@ def backwards(seen: Seen) -> Seen:
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_mask_does_not_stop_digits(credit: Database, scheme: str, shuffle: bool) -> None:
     deployment = Deployment.of(credit.schema, scheme=scheme, record=credit.record, shuffle=shuffle, d_min=100)
-    reading, _ = attack_deployment(InProcess(credit, deployment), credit, tickets=2)
+    reading, _ = attack_deployment(in_process(credit, deployment), credit, tickets=2)
     assert reading.last.rows == 1 if not shuffle else reading.last.rows > 0
 
 
@@ -111,7 +113,7 @@ def test_small_databases(tmp_path: Path) -> None:
         database = numbers_database(count, d)
         for shuffle in (False, True):
             deployment = Deployment.of(database.schema, record=database.record, shuffle=shuffle)
-            reading, _ = attack_deployment(InProcess(database, deployment), database, tickets=2)
+            reading, _ = attack_deployment(in_process(database, deployment), database, tickets=2)
             assert reading.last.rows == 1
         assert attack_all(database, tickets=3)
 
@@ -211,3 +213,41 @@ def test_advice_needs_people_and_sense() -> None:
     with pytest.raises(EmptyDatabase, match="nobody who was rejected"):
         advise(good, schema, ("credit", "good"), levels=())
     assert max(f.steps for f in coarser(schema, 7).features if f.name in ("amount", "duration")) == 7
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("reveal", ["distances", "differences", "masked", "masked_differences"])
+def test_the_number_of_tickets_that_is_shown_is_what_the_attack_needs(reveal: str, shuffle: bool) -> None:
+    """`rebuilt_after` is worked out from public numbers; the attack, which knows no more, ends there."""
+    for rows, d, levels in ((60, 6, 400), (40, 12, 250)) if shuffle else ((60, 6, 20), (40, 12, 9)):
+        database = numbers_database(rows, d, levels)
+        d_min = 30 if "masked" in reveal else 1
+        deployment = Deployment.of(database.schema, scheme=f"table/{reveal}", shuffle=shuffle, d_min=d_min)
+        attack = linking if shuffle else crafted
+        curve = attack(in_process(database, deployment), deployment.rows(database.codes))
+        assert curve[-1].tickets == deployment.scheme.rebuilt_after
+        assert curve[-1].rows > 0.9
+        assert all(point.rows < 0.9 for point in curve[:-1])  # and no earlier
+        assert str(deployment.scheme.rebuilt_after) in deployment.lasts()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "d_min"), [("linear/distances", 1), ("linear/differences", 1), ("euclidean/masked", 40)]
+)
+def test_multilateration_ends_where_it_is_said_to(scheme: str, d_min: int) -> None:
+    database = numbers_database(30, 4)
+    deployment = Deployment.of(database.schema, scheme=scheme, shuffle=False, d_min=d_min)
+    needed = deployment.scheme.rebuilt_after
+    assert needed is not None
+    repeats = needed // (deployment.scheme.form.d + 1)
+    assert (repeats > 1) == (d_min > 1)
+    curve = multilateration(in_process(database, deployment), deployment.rows(database.codes), repeats=(repeats,))
+    assert curve[-1].tickets == needed
+    assert curve[-1].rows > 0.9
+
+
+def test_sealed_lasts() -> None:
+    database = numbers_database(30, 4)
+    deployment = Deployment.of(database.schema, scheme="table/sealed")
+    assert deployment.scheme.rebuilt_after is None
+    assert "one row a ticket" in deployment.lasts()

@@ -16,6 +16,7 @@ from counterveil.errors import (
     CounterveilError,
     EmptyDatabase,
     InvalidAlphas,
+    InvalidBundle,
     InvalidField,
     InvalidInput,
     MissingValue,
@@ -200,6 +201,18 @@ def test_an_applicants_own_checks() -> None:
     for records in ([b"a", b"b"], np.zeros((7, 1), dtype=np.uint8), np.zeros((2, 1))):
         with pytest.raises(WrongShape, match=r"records: got .*, expected an array of uint8, 2 by length"):
             scheme.digest(ROWS, records)  # type: ignore[arg-type]
+
+
+def test_an_error_can_be_said_of_another_place() -> None:
+    first = OutOfRange("income", row=3, got=11, expected="0 to 10")
+    assert str(first) == "income[3]: got 11, expected 0 to 10"
+    again = first.at("costs, income")
+    assert type(again) is OutOfRange
+    assert str(again) == "costs, income: got 11, expected 0 to 10"
+    assert str(first.at("income", 70_003)) == "income[70003]: got 11, expected 0 to 10"
+    whole = InvalidBundle.inside("a.bundle", first)
+    assert type(whole) is InvalidBundle
+    assert str(whole) == "a.bundle: got income[3]: 11, expected 0 to 10"
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -161,6 +161,7 @@ def test_infer_says_what_it_leaves_out(folder: Path) -> None:
     assert "Left out, being free text, dates or empty: name." in said.stdout
 
 
+@pytest.mark.slow
 def test_bench_times_ours_and_others_side_by_side(tmp_path: Path) -> None:
     ran = run("bench", "--quick", "--json", "--rows", 2000, "--features", 5, "--plots", tmp_path)
     assert ran.returncode == 0, ran.stderr

@@ -14,7 +14,7 @@ from counterveil.crypto.sharing import split, zero_share
 from counterveil.errors import InvalidAlphas, InvalidField, OversizedField
 from counterveil.institution.masking import exact_share, in_closure, largest_mask, nearest_gap
 from counterveil.schemes.forms import make_form
-from counterveil.schemes.reveals import make_reveal
+from counterveil.schemes.reveals import Opened, make_reveal
 from enumeration import Fixed, FixedCommon
 
 ACCEPTED = np.array([[20, 0], [0, 20]])
@@ -54,6 +54,7 @@ def test_a_mask_may_not_wrap() -> None:
     costs = make_form("euclidean", levels=20, d=2).costs(rows, x)
     wrapped = reveal.apply(field, costs, FixedCommon([], (399, 0)))
     assert wrapped.tolist() == [390, 400]
+    assert isinstance(reveal, Opened)
     assert reveal.nearest(field, wrapped) == 0
 
     with pytest.raises(InvalidField, match="q: got 809, expected a prime above 1199"):

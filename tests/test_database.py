@@ -14,11 +14,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import rich.progress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from counterveil import Categorical, Counterfactual, Database, Numeric, Schema, local
+from counterveil.crypto.keys import Issuer
 from counterveil.errors import (
     EmptyDatabase,
     InvalidBundle,
@@ -150,6 +152,23 @@ def test_clamp_only_when_asked() -> None:
     assert built.codes[:, 0].tolist() == [10, 10]
 
 
+def test_a_progress_bar_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shows, issuer = [], Issuer()
+
+    def track(parts: Any, description: str, **options: Any) -> Any:
+        shows.append(description)
+        return rich.progress.Progress(disable=True).track(parts, total=options["total"])
+
+    monkeypatch.setattr("rich.progress.track", track)
+    quiet, shown = (
+        Database.build(FRAME, SCHEMA, accepted=ACCEPTED, progress=progress).sign(issuer, progress=progress)
+        for progress in (False, True)
+    )
+    assert shown.digest == quiet.digest
+    assert shown.packed == quiet.packed
+    assert shows == ["quantising", "signing", "packaging"]
+
+
 def test_a_row_number_counts_from_the_start_of_the_column() -> None:
     many = {"x": [1.0] * 70_000 + [99.0]}
     with pytest.raises(OutOfRange, match=r"x\[70000\]: got 99.0"):
@@ -175,6 +194,7 @@ def test_a_bundle_comes_back_as_it_was_and_is_the_same_twice(
     assert opened.counts == built.counts
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bundle"
     Database.build(FRAME, SCHEMA, accepted=ACCEPTED).save(path)

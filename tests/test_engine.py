@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,16 @@ from hypothesis import strategies as st
 from sympy import prevprime
 
 from counterveil import Field, engine, make_scheme, smallest_prime_above
-from counterveil.engine import Blocks
+from counterveil.engine import cpu, plain, scans
+from counterveil.engine.blocks import Blocks
+from counterveil.engine.cpu import CpuRows
+from machine import VECTORS
+from patience import LONG, wait_until
+from planted import Planted
 
 
 def table(field: Field, rows: Any, tables: list[Any]) -> Any:
-    return engine.table(field, rows, np.concatenate(tables), np.array([len(t) for t in tables]))
+    return cpu.table(field, rows, np.concatenate(tables), np.array([len(t) for t in tables]))
 
 
 @given(
@@ -43,7 +47,7 @@ def test_polynomial(seed: int, M: int, d: int, largest: int, degree: int, bits: 
     rows[0] = largest
     coefficients = [rng.integers(0, field.q, d) for _ in range(degree)]
     coefficients[0][:] = field.q - 1
-    values = engine.polynomial(field, rows, coefficients, largest)
+    values = cpu.polynomial(field, rows, coefficients, largest)
     for i in {0, M // 2, M - 1}:
         codes = [int(y) for y in rows[i]]
         powers = [sum(int(c) * y**k for c, y in zip(cs, codes, strict=True)) for k, cs in enumerate(coefficients, 1)]
@@ -64,7 +68,7 @@ def test_table(seed: int, M: int, d: int, bits: int) -> None:
 
 
 def blocks(codes: Any, threads: int = 1) -> Blocks:
-    made = engine.opened(codes, least=0, threads=threads)
+    made = engine.lay_out(codes, least=0, threads=threads).data
     assert isinstance(made, Blocks)
     return made
 
@@ -94,8 +98,8 @@ def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int
     for degree in (1, 2, 3):
         coefficients = [elements(d) for _ in range(degree)]
         free = int(elements(1)[0])
-        expected = engine.polynomial(field, codes, coefficients, largest, free)
-        assert np.array_equal(engine.polynomial(field, laid, coefficients, largest, free), expected)
+        expected = cpu.polynomial(field, codes, coefficients, largest, free)
+        assert np.array_equal(cpu.polynomial(field, laid, coefficients, largest, free), expected)
 
 
 @pytest.mark.parametrize(("bits", "d"), [(36, 1023), (36, 2000), (36, 3000), (30, 5000), (26, 5001), (12, 8000)])
@@ -106,17 +110,15 @@ def test_blocks_with_very_many_features(bits: int, d: int) -> None:
     codes[0], codes[1] = 0, 255
     for value in (field.q // 2, field.q // 2 + 1, field.q - 1):
         coefficients = [np.full(d, value)] * 2
-        expected = engine.polynomial(field, codes, coefficients, 255)
-        assert np.array_equal(engine.polynomial(field, blocks(codes), coefficients, 255), expected)
+        expected = cpu.polynomial(field, codes, coefficients, 255)
+        assert np.array_equal(cpu.polynomial(field, blocks(codes), coefficients, 255), expected)
 
 
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("vectors", VECTORS)
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
 def test_tables_of_the_largest_entries_there_are(vectors: bool, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums that 64 bits hold three of, one of, or many."""
-    from counterveil.engine import scans
-
-    monkeypatch.setattr(scans, "VECTORS", vectors and scans.VECTORS)
+    monkeypatch.setattr(scans, "VECTORS", vectors)
     codes = np.full((130, 21), np.iinfo(kind).max if kind == np.uint8 else 300, dtype=kind)
     for bits in (31, 32, 33, 48, 49, 56, 57, 60, 61, 62):
         field = Field(int(prevprime(1 << bits)))
@@ -124,18 +126,16 @@ def test_tables_of_the_largest_entries_there_are(vectors: bool, kind: Any, monke
         assert set(table(field, blocks(codes), tables).tolist()) == {-21 % field.q}
 
 
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("vectors", VECTORS)
 def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from counterveil.engine import scans
-
-    monkeypatch.setattr(scans, "VECTORS", vectors and scans.VECTORS)
+    monkeypatch.setattr(scans, "VECTORS", vectors)
     rng, field = np.random.default_rng(1), Field(10_007)
     codes = rng.integers(0, 200, (1000, 9)).astype(np.uint8)
     tables, coefficients = [rng.integers(0, field.q, 256) for _ in range(9)], [rng.integers(0, field.q, 9)] * 2
     laid = blocks(codes)
     assert np.array_equal(table(field, laid, tables), table(field, codes, tables))
-    expected = engine.polynomial(field, codes, coefficients, 199)
-    assert np.array_equal(engine.polynomial(field, laid, coefficients, 199), expected)
+    expected = cpu.polynomial(field, codes, coefficients, 199)
+    assert np.array_equal(cpu.polynomial(field, laid, coefficients, 199), expected)
 
 
 def test_codes_take_no_more_bytes_than_they_need() -> None:
@@ -145,8 +145,8 @@ def test_codes_take_no_more_bytes_than_they_need() -> None:
     assert blocks(codes).data.dtype == np.uint8
     assert np.array_equal(table(field, blocks(codes), tables), table(field, codes, tables))
     coefficients = [rng.integers(0, field.q, 5)] * 2
-    expected = engine.polynomial(field, codes, coefficients, 999)
-    assert np.array_equal(engine.polynomial(field, blocks(codes), coefficients, 999), expected)
+    expected = cpu.polynomial(field, codes, coefficients, 999)
+    assert np.array_equal(cpu.polynomial(field, blocks(codes), coefficients, 999), expected)
 
 
 def test_scans_asked_for_meanwhile_are_done_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,17 +159,16 @@ def test_scans_asked_for_meanwhile_are_done_together(monkeypatch: pytest.MonkeyP
     def watched(self: Blocks, jobs: list[Any]) -> None:
         batches.append(len(jobs))
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(LONG)
         together(self, jobs)
 
     monkeypatch.setattr(Blocks, "_together", watched)
     questions = [[rng.integers(0, field.q, 16) for _ in range(6)] for _ in range(40)]
     with ThreadPoolExecutor(40) as pool:
         first = pool.submit(table, field, laid, questions[0])
-        assert begun.wait(30)
+        assert begun.wait(LONG)
         others = [pool.submit(table, field, laid, question) for question in questions[1:]]
-        while len(laid._waiting) < 39:
-            time.sleep(0.001)
+        wait_until(lambda: len(laid._waiting) >= 39)
         go_on.set()
         found = [each.result() for each in (first, *others)]
     assert batches == [1, 39]
@@ -183,19 +182,17 @@ def test_a_scan_that_fails_takes_nobody_along() -> None:
 
     def bad(*_: Any) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(LONG)
         raise MemoryError
 
     tables = [np.arange(7)] * 2
     with ThreadPoolExecutor(9) as pool:
         failing = [pool.submit(laid.scanned, bad)]
-        assert begun.wait(30)
+        assert begun.wait(LONG)
         good = [pool.submit(table, Field(101), laid, tables) for _ in range(4)]  # one of these takes the next turn
-        while len(laid._waiting) < 4:
-            time.sleep(0.001)
+        wait_until(lambda: len(laid._waiting) >= 4)
         failing += [pool.submit(laid.scanned, bad) for _ in range(4)]
-        while len(laid._waiting) < 8:
-            time.sleep(0.001)
+        wait_until(lambda: len(laid._waiting) >= 8)
         go_on.set()
         assert all(isinstance(each.exception(), MemoryError) for each in failing)
         for each in good:
@@ -205,13 +202,16 @@ def test_a_scan_that_fails_takes_nobody_along() -> None:
 SCAN = """
 import numpy as np
 from counterveil import Field, engine
+from counterveil.engine import cpu
+from counterveil.engine.blocks import Blocks
+from counterveil.engine.cpu import CpuRows
 rng = np.random.default_rng(1)
 codes, field = rng.integers(0, 200, (1000, 9)).astype(np.uint8), Field(10_007)
-laid = engine.opened(codes, least=0)
-assert isinstance(laid, engine.Blocks)
+laid = engine.lay_out(codes, least=0).data
+assert isinstance(laid, Blocks)
 entries, sizes, coefficients = rng.integers(0, field.q, 9 * 200), np.full(9, 200), [rng.integers(0, field.q, 9)] * 2
 for rows in (codes, laid):
-    values = engine.table(field, rows, entries, sizes), engine.polynomial(field, rows, coefficients, 199)
+    values = cpu.table(field, rows, entries, sizes), cpu.polynomial(field, rows, coefficients, 199)
     print(int((values[0] * np.arange(1000)).sum()), int((values[1] * np.arange(1000)).sum()))
 """
 
@@ -224,16 +224,7 @@ def scan_elsewhere(**environment: str) -> None:
     assert plain == laid
 
 
-class Planted:
-    """What, being unpickled, leaves a trace."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = str(trace)
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (self.trace,)
-
-
+@pytest.mark.slow
 def test_damaged_code_is_not_used_nor_such_as_others_could_have_put_there(tmp_path: Path) -> None:
     folder, trace = tmp_path / "kept", tmp_path / "trace"
     scan_elsewhere(NUMBA_CACHE_DIR=str(folder))
@@ -253,6 +244,7 @@ def test_damaged_code_is_not_used_nor_such_as_others_could_have_put_there(tmp_pa
     assert trace.exists()  # the control: what is kept by oneself is read, and what is wrong with it done without
 
 
+@pytest.mark.slow
 def test_processors_that_are_kept_from_vectors_do_without(tmp_path: Path) -> None:
     scan_elsewhere(NUMBA_CACHE_DIR=str(tmp_path), NUMBA_CPU_NAME="generic")
 
@@ -266,11 +258,11 @@ def test_a_map_that_can_be_written_keeps_what_was_written(tmp_path: Path) -> Non
 
 
 def test_only_what_pays_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not isinstance(engine.opened(np.zeros((100, 3), dtype=np.uint8)), Blocks)
-    assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint32)), Blocks)
-    assert isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint8)), Blocks)
-    monkeypatch.setattr(engine, "_plans", lambda: None)  # no numba
-    assert not isinstance(engine.opened(np.zeros((2_000_000, 3), dtype=np.uint8)), Blocks)
+    assert not isinstance(engine.lay_out(np.zeros((100, 3), dtype=np.uint8)).data, Blocks)
+    assert not isinstance(engine.lay_out(np.zeros((2_000_000, 3), dtype=np.uint32)).data, Blocks)
+    assert isinstance(engine.lay_out(np.zeros((2_000_000, 3), dtype=np.uint8)).data, Blocks)
+    monkeypatch.setattr(cpu, "_plans", lambda: None)  # no numba
+    assert not isinstance(engine.lay_out(np.zeros((2_000_000, 3), dtype=np.uint8)).data, Blocks)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 200), st.integers(64, 300))
@@ -279,7 +271,7 @@ def test_xor_of_records_both_ways(seed: int, M: int, length: int) -> None:
     records, chosen = rng.integers(0, 256, (M, length), dtype=np.uint8), rng.integers(0, 2, M).astype(bool)
     expected = np.bitwise_xor.reduce(records[chosen], axis=0) if chosen.any() else np.zeros(length, dtype=np.uint8)
     for least in (0, 1 << 30):
-        assert np.array_equal(engine.xor(records, chosen, least=least), expected)
+        assert np.array_equal(cpu.xor(records, chosen, least=least), expected)
 
 
 @pytest.mark.parametrize("name", ["table/distances", "linear/differences", "baseline", "mask+", "table/sealed"])
@@ -289,7 +281,9 @@ def test_a_scheme_answers_the_same_from_blocks(name: str) -> None:
     scheme = make_scheme(name, levels=30, d=5, d_min=3 if "mask" in name else 1)
     common = scheme.common(bytes(32), bytes(32), b"ticket")
     query = rng.integers(0, scheme.field.q, scheme.symbols)
-    assert np.array_equal(scheme.answer(2, codes, query, common), scheme.answer(2, blocks(codes), query, common))
+    assert np.array_equal(
+        scheme.answer(2, codes, query, common), scheme.answer(2, CpuRows(blocks(codes)), query, common)
+    )
 
 
 @pytest.mark.parametrize("d", [1, 3, 31, 127, 1023])
@@ -305,7 +299,7 @@ def test_polynomial_is_exact_at_the_edge(d: int, largest: int) -> None:
             sum(int(c[0]) * sum(int(y) ** k for y in row) for k, c in enumerate(coefficients, start=1)) % field.q
             for row in rows
         ]
-        assert engine.polynomial(field, rows, coefficients, largest).tolist() == expected
+        assert cpu.polynomial(field, rows, coefficients, largest).tolist() == expected
 
 
 @pytest.mark.parametrize("d", [1, 31, 63, 127])
@@ -315,7 +309,7 @@ def test_polynomial_is_exact_where_one_limb_just_fits(d: int, bits: int) -> None
         field = Field(int(prevprime(2**bits)))
         rows = np.full((2, d), largest).astype(np.uint32)
         rows[1, 0] -= 1
-        values = engine.polynomial(field, rows, [np.full(d, field.q - 1)], largest)
+        values = cpu.polynomial(field, rows, [np.full(d, field.q - 1)], largest)
         assert values.tolist() == [-sum(int(y) for y in row) % field.q for row in rows]
 
 
@@ -333,5 +327,5 @@ def test_xor_and_combine(seed: int, M: int, length: int) -> None:
     expected = np.zeros(length, dtype=np.uint8)
     for record in records[chosen]:
         expected ^= record
-    assert np.array_equal(engine.xor(records, chosen), expected)
-    assert np.array_equal(engine.combine(records, chosen.astype(np.uint8)), expected)
+    assert np.array_equal(cpu.xor(records, chosen), expected)
+    assert np.array_equal(plain.combine(records, chosen.astype(np.uint8)), expected)

@@ -19,6 +19,7 @@ OPENED = [name for name, reveal in REVEALS.items() if isinstance(reveal, Opened)
 SERVERS = [(form, servers) for form in FORMS for servers in (2, 3, 4) if (form, servers) != ("weighted", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "servers"), SERVERS)
 @settings(max_examples=1000)
 @given(case=cases(), shuffle=st.booleans())

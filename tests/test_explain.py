@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,16 @@ from counterveil import (
     local,
 )
 from counterveil.crypto.randomness import Common
-from counterveil.errors import MissingValue, NotOffered, OutOfRange, UnknownName, UnknownValue, WrongShape, WrongType
+from counterveil.errors import (
+    MissingPackage,
+    MissingValue,
+    NotOffered,
+    OutOfRange,
+    UnknownName,
+    UnknownValue,
+    WrongShape,
+    WrongType,
+)
 from counterveil.schemes.fetch import Subsets
 
 SCHEMA = Schema(
@@ -170,6 +180,12 @@ def test_json_html_and_frames(bank: Local) -> None:
     same = bank.ask({name: column[0] for name, column in ROWS.items()})
     assert isinstance(same, Counterfactual)
     assert same.to_frame("polars").shape == (0, 5)
+
+
+def test_plot_says_what_it_needs(bank: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(MissingPackage, match=r"plot: got no matplotlib, expected counterveil\[plots\]"):
+        ask(bank).plot()
 
 
 def test_plot_shows_before_and_after(bank: Local, tmp_path: Path) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from faults import run_faults
+
+pytestmark = pytest.mark.slow
 
 
 def test_no_ticket_is_answered_twice_whatever_is_killed(tmp_path: Path) -> None:

@@ -16,12 +16,16 @@ from typing import Any
 
 import httpx2
 import msgspec
+import pytest
 
 from counterveil.applicant.client import Client
 from counterveil.terms import wire
 from counterveil.terms.wire import Ticket
 from deployed import a_request, some_query
+from patience import LONG
 from service import ledger_rows, numbers_database, resident, running
+
+pytestmark = pytest.mark.slow
 
 
 def mutants(good: bytes, chance: random.Random) -> bytes:
@@ -54,7 +58,7 @@ def test_mutated_requests(tmp_path: Path) -> None:
     chance, outcomes = random.Random(11), Counter[str]()
     with running(tmp_path, numbers_database(200, 3), 2) as service, service.client() as client:
         good, record = messages(client, service.ticket(client))
-        with httpx2.Client(base_url=service.urls[0]) as http:
+        with httpx2.Client(base_url=service.urls[0], timeout=LONG) as http:
             sizes = []
             for i in range(5000):
                 path = chance.choice(["/v1/answer", "/v1/record"])
@@ -100,7 +104,7 @@ def test_raw_sockets(tmp_path: Path) -> None:
         ]
         lines += [chance.randbytes(chance.randint(1, 2000)) for _ in range(200)]
         for line in lines:
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+            with socket.create_connection(("127.0.0.1", port), timeout=LONG) as raw:
                 try:
                     raw.sendall(line)
                     raw.shutdown(socket.SHUT_WR)
@@ -117,7 +121,7 @@ def test_a_body_in_chunks_is_refused_whatever_its_length_says(tmp_path: Path) ->
     with running(tmp_path, numbers_database(20, 2), 2) as service:
         before = resident(service)
         port = int(service.urls[0].rsplit(":", 1)[1])
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+        with socket.create_connection(("127.0.0.1", port), timeout=LONG) as raw:
             raw.sendall(
                 b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n"
             )
@@ -132,11 +136,12 @@ def test_metrics_and_health_do_not_wait_for_the_ledger(tmp_path: Path) -> None:
     with running(tmp_path, numbers_database(20, 2), 2) as service:
         with closing(sqlite3.connect(service.processes[0].ledger, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")  # a replica in the middle of its own transaction
-            waiting = threading.Thread(target=lambda: httpx2.get(service.urls[0] + "/readyz", timeout=60))
+            waiting = threading.Thread(target=lambda: httpx2.get(service.urls[0] + "/readyz", timeout=LONG))
             waiting.start()
             time.sleep(0.2)
             for path in ("/metrics", "/healthz", "/v1/manifest"):
-                assert httpx2.get(service.urls[0] + path, timeout=5).status_code == 200
+                assert httpx2.get(service.urls[0] + path, timeout=LONG).status_code == 200
+            assert waiting.is_alive()  # which does wait for the ledger
             other.execute("ROLLBACK")
         waiting.join()
 
@@ -146,9 +151,10 @@ def test_schemathesis(tmp_path: Path) -> None:
     with running(tmp_path, numbers_database(20, 2), 2) as service:
         command = [str(Path(sys.executable).parent / "schemathesis"), "run", f"{service.urls[0]}/openapi.json"]
         options = ["--checks", "not_a_server_error,content_type_conformance", "--max-examples", "400", "--seed", "1"]
+        options += ["--request-timeout", str(LONG)]
         found = subprocess.run(
             [*command, *options, "--phases", "coverage,fuzzing"],
-            capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
+            capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LONG,
         )  # fmt: skip
         assert found.returncode == 0, found.stdout[-3000:]
         statuses = Counter(e["status"] for e in service.processes[0].entries() if e["event"] == "request")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import shutil
 import threading
 from functools import partial
@@ -22,16 +21,13 @@ from counterveil import REVEALS, Field
 from counterveil.errors import InvalidData, OutOfRange, WrongType
 from counterveil.research import experiments
 from counterveil.research.leakage import Index, Population, estimate, exact, populations
+from counterveil.schemes.protocols import Garbled
 from counterveil.schemes.reveals import Reveal, Sealed, make_reveal
+from datafiles import OTHERS, SHIPPED, needs_compas
 from service import cli
 
-DATA = Path(os.environ.get("COUNTERVEIL_DATA", ""))
-needs_data = pytest.mark.skipif(
-    not (os.environ.get("COUNTERVEIL_DATA") and (DATA / experiments.WINE).is_file()),
-    reason="set COUNTERVEIL_DATA to the folder of data files",
-)
 
-
+@pytest.mark.slow
 def test_the_synthetic_table_to_all_printed_digits() -> None:
     claims = experiments.synthetic()
     assert [round(claim.ours, 5) for claim in claims[:4]] == [1.14321, 0.94046, 0.91100, 0.77731]
@@ -59,7 +55,7 @@ def brute_force(reveal: Reveal, costs: list[int], rows: int, distinct: bool) -> 
                 views: list[tuple[int, ...]]
                 if isinstance(reveal, Sealed):
                     slot = costs_.index(min(costs_))
-                    views = [(slot ^ r,) for r in range(reveal.positions(rows))]
+                    views = [(slot ^ r,) for r in range(Garbled().positions(rows))]
                 elif reveal.differences:
                     views = [tuple(a - b for a, b in itertools.pairwise(costs_))]
                 else:
@@ -90,6 +86,7 @@ def test_enumeration_is_the_definition(reveal: Reveal, costs: list[int], rows: i
     assert found.worst >= found.bits - 1e-9
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     reveals(), st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=6), min_size=1, max_size=3), st.integers(2, 3)
@@ -106,6 +103,7 @@ def test_estimates_agree_with_enumeration(reveal: Reveal, people: list[list[int]
     assert found.worst >= truth.worst - 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shuffle"), [("differences", False), ("masked", True), ("masked_differences", True)])
 def test_intervals_cover_as_often_as_they_say(name: str, shuffle: bool) -> None:
     """200 seeds: 95 % is between 180 and 199 of them but for one time in a thousand."""
@@ -153,9 +151,10 @@ def test_bad_questions_about_leakage() -> None:
         estimate(Index(), cases, 3, generator=np.random.default_rng(1))  # type: ignore[arg-type]
 
 
-@needs_data
+@pytest.mark.slow
+@needs_compas
 def test_compas() -> None:
-    claims = {claim.what: claim for claim in experiments.compas(DATA, applicants=8)}
+    claims = {claim.what: claim for claim in experiments.compas(OTHERS, applicants=8)}
     for claim in claims.values():
         if claim.printed is not None:
             assert claim.ours == pytest.approx(claim.printed, abs=1e-4), claim.what
@@ -164,19 +163,19 @@ def test_compas() -> None:
     assert diff.low < 2.8893 < diff.high
 
 
-@needs_data
+@pytest.mark.slow
 def test_accuracy_through_the_real_schemes() -> None:
     """Within 3.5 standard errors of an independent run, of both together."""
-    results = experiments.accuracy(DATA, levels=(10, 50), d_mins=(1,), rounds=25)
-    results += experiments.accuracy(DATA, levels=(50,), d_mins=(10, 50), rounds=25)
+    results = experiments.accuracy(SHIPPED, levels=(10, 50), d_mins=(1,), rounds=25)
+    results += experiments.accuracy(SHIPPED, levels=(50,), d_mins=(10, 50), rounds=25)
     for claim, result in zip(experiments.accuracy_claims(results), results, strict=True):
         assert claim.printed is not None
         assert abs(claim.ours - claim.printed) < 3.5 * math.hypot(result.error, result.error / 2), claim
 
 
-@needs_data
+@pytest.mark.slow
 def test_reproduce_on_the_command_line(tmp_path: Path) -> None:
-    options = ["--rounds", 2, "--levels", "10,20", "--d-min", "1,5", "--plots", tmp_path / "p", "--data", DATA]
+    options = ["--rounds", 2, "--levels", "10,20", "--d-min", "1,5", "--plots", tmp_path / "p", "--data", SHIPPED]
     said = cli("reproduce", "accuracy", *options)
     assert said.returncode == 0, said.stderr
     assert "R = 20, d_min 5" in said.stdout
@@ -193,17 +192,16 @@ def test_reproduce_on_the_command_line(tmp_path: Path) -> None:
     assert "got no file" in wrong.stderr
 
 
-@needs_data
 def test_data_is_checked_and_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a web server on this machine, since a test needs no other; what was altered is refused."""
-    shutil.copy(DATA / experiments.WINE, tmp_path / experiments.WINE)
+    shutil.copy(SHIPPED / experiments.WINE, tmp_path / experiments.WINE)
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_address[1]}/{experiments.WINE}"
     monkeypatch.setitem(experiments._SOURCES, experiments.WINE, address)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("COUNTERVEIL_DATA")
+    monkeypatch.delenv("COUNTERVEIL_DATA", raising=False)
     fetched = experiments.data_file(experiments.WINE)
     assert fetched.is_relative_to(tmp_path / "cache")
     server.shutdown()

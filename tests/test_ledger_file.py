@@ -26,6 +26,8 @@ from counterveil.crypto.randomness import new_id, new_key
 from counterveil.errors import InvalidKey, InvalidLedger, Refused, WrongType
 from counterveil.service.ledger import Entry, Key, Ledger, backup, locks, sqlite
 from ledgers import LATER, A, B, Clock, code, spend
+from machine import FULL, INSIDE
+from patience import LONG
 
 
 def copy(source: Path, target: Path) -> Path:
@@ -78,7 +80,7 @@ def test_processes_race_and_one_wins(tmp_path: Path) -> None:
     racers = [context.Process(target=_race, args=(tmp_path / "l", n, results)) for n in range(3)]
     for racer in racers:
         racer.start()
-    outcomes = [results.get(timeout=120) for _ in racers]
+    outcomes = [results.get(timeout=LONG) for _ in racers]
     for racer in racers:
         racer.join()
     for each in zip(*outcomes, strict=True):
@@ -515,18 +517,14 @@ print(sorted(file.name for file in folder.iterdir()))
 """
 
 
-@pytest.mark.parametrize("kind", ["disk", "limit"])
+@pytest.mark.parametrize("kind", FULL)
 def test_a_full_disk(tmp_path: Path, kind: str) -> None:
-    """On a real full disk, where one can be mounted; else, and in any case, on files that may not grow."""
+    """On a real full disk, where one can be mounted; everywhere on files that may not grow."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)]
-    inside = ["unshare", "--map-root-user", "--mount"]  # so it goes with the process
-    if kind == "disk":
-        with_mount = bool(shutil.which("unshare")) and subprocess.run([*inside, *mount], check=False).returncode == 0
-        kind = "disk" if with_mount else "limit"
     command = [sys.executable, "-c", _FULL, str(tmp_path), kind]
     if kind == "disk":
-        command = [*inside, "sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh", *command]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        command = [*INSIDE, "sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh", *command]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
     refused = "not_ready: the ledger cannot be written"
     expected = [refused, refused, "True", "ok", "True", "ok", "['l', 'l-shm', 'l-wal']"]
     assert found.stdout.splitlines() == expected, found.stderr

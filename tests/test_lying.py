@@ -16,8 +16,22 @@ from counterveil.applicant.client import Client
 from counterveil.crypto.randomness import Common
 from counterveil.errors import Disagreement, Refused, ServerFault, Tampered, TooManyLiars
 from counterveil.schemes.fetch import Polynomials, Subsets
+from counterveil.schemes.protocols import Size
 from counterveil.terms import wire
-from deployed import PERSON, Altered, Deployed, bump, deployed, flip, garbage, noise, symbols, two_records, views
+from deployed import (
+    PERSON,
+    Altered,
+    Deployed,
+    bump,
+    deployed,
+    flip,
+    garbage,
+    noise,
+    record_step,
+    symbols,
+    two_records,
+    views,
+)
 from service import numbers_database
 
 
@@ -27,13 +41,14 @@ def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], li
     made.ask_nothing(ticket, range(1, len(made.servers) + 1))
     for among, servers in groups.items():
         for n in servers:
-            body = generator.bytes(made.servers[0]._spir(liars).query_bytes(len(made.database.codes)))
+            body = generator.bytes(record_step(made.servers[0], liars).query_bytes(len(made.database.codes)))
             message = made.request("record-query", n, ticket, 1, among, body)
             reply = wire.decode_reply(made.servers[n - 1].record(wire.encode(message)).whole(), "record-answer")
             answers.append(np.frombuffer(reply.body, dtype=np.uint8))
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reveal", ["distances", "differences"])
 def test_a_liar_sees_what_an_honest_server_sees(reveal: str, tmp_path: Path) -> None:
     database = numbers_database(30, 3)
@@ -79,6 +94,7 @@ def test_a_ticket_draws_its_order_once(reveal: str, tmp_path: Path, monkeypatch:
             assert drawn == [30, 30] * n  # at both servers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reveal", ["sealed", "sealed_record"])
 def test_a_liar_who_garbles_something_else_learns_nothing(reveal: str, tmp_path: Path) -> None:
     """Gates of noise, one bit of a label, other decoding: some position comes of it, and the messages are the same."""
@@ -95,7 +111,7 @@ def test_a_liar_who_garbles_something_else_learns_nothing(reveal: str, tmp_path:
         assert [path for _, path, _ in honest[0]] == [path for _, path, _ in honest[1]] == fetches
         told = 0
         for liar in (0, 1):
-            size = client.deployment.scheme.sent(liar + 1, 30, made.database.served.shape[1])
+            size = client.deployment.scheme.requests(Size(30, made.database.served.shape[1]))[0].down[liar]
             lies = [garbage, *(bit(int(at)) for at in rng.integers(0, size, 12)), bit(size - 1)]
             for alter in lies:
                 made.servers[liar].on_answer = alter
@@ -135,6 +151,7 @@ def test_one_rows_answer_plus_one_is_told_where_it_concerns_the_row_shown(tmp_pa
         assert "a server lied" in str(outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["table/differences", "table/distances", "linear-diff", "baseline"])
 def test_robust_mode_corrects_and_names_the_liar(name: str, tmp_path: Path) -> None:
     database = numbers_database(40, 3)
@@ -205,8 +222,8 @@ def test_answers_of_an_incomplete_set_are_noise(tmp_path: Path) -> None:
         whole = fifth ^ sixth
         scaled = [PRODUCTS[c, made.database.served] for c in range(1, 256)]
         assert not any((record == whole).all() for multiple in scaled for record in multiple)
-        assert isinstance(made.servers[0]._spir(2), Polynomials)
-        assert isinstance(made.servers[0]._spir(0), Subsets)
+        assert isinstance(record_step(made.servers[0], 2), Polynomials)
+        assert isinstance(record_step(made.servers[0]), Subsets)
         with Client(made.urls) as client:
             made.servers[3].on_answer = made.servers[5].on_answer = symbols(noise)
             _, found = views(made, client, ticket=made.ticket(liars=2))

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from counterveil.algebra import compiled as machine_code
-from test_engine import Planted
+from planted import Planted
 
 STRANGER = 54_321
 PROGRAM = """
-from counterveil.machine_code import compiled
+from counterveil.algebra.compiled import compiled
 def twice(x):
     return 2 * x
 print(compiled(twice)(21))
@@ -136,6 +136,7 @@ def test_who_lets_others_write_its_files_keeps_none(umask: int, fine: bool) -> N
         os.umask(before)
 
 
+@pytest.mark.slow
 def test_planted_code_is_not_run_where_a_group_could_have_planted_it(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     script, cache, trace = tmp_path / "program.py", tmp_path / "cache", tmp_path / "trace"

@@ -15,15 +15,19 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from browser import answered, chromium, fill, opened
+from browser import answered, chromium, fill, new_page, opened
 from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local
+from counterveil.applicant.ask import compile_question
 from counterveil.crypto.keys import Issuer, fingerprint
 from counterveil.research.datasets import german_credit
 from counterveil.terms import wire
 from counterveil.terms.tickets import mint
 from deployed import Deployed, deployed, garbage, noise, symbols
+from patience import LONG
 from relay import Relay
 from service import Service, numbers_database, running
+
+pytestmark = pytest.mark.slow
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -59,7 +63,7 @@ def ticket(service: Service, **options: Any) -> str:
 
 def one_file(service: Service, folder: Path) -> str:
     """Download the page as one file; return its address on the disk."""
-    (folder / "one.html").write_text(httpx2.get(service.urls[0] + "/counterveil.html").text)
+    (folder / "one.html").write_text(httpx2.get(service.urls[0] + "/counterveil.html", timeout=LONG).text)
     return f"file://{folder}/one.html"
 
 
@@ -79,7 +83,7 @@ def wish(
 
 
 def cost_of(bank: Any, person: dict[str, Any], wishes: dict[str, Any], codes: dict[str, int]) -> float:
-    _, costs = bank.deployment.question(bank.deployment.schema.codes(person), Preferences.of(wishes))
+    _, costs = compile_question(bank.deployment, bank.deployment.schema.codes(person), Preferences.of(wishes))
     return float(sum(costs.of([codes[f.name] for f in costs.features])) / bank.deployment.unit)
 
 
@@ -110,7 +114,7 @@ def test_a_question_with_locks_ranges_and_weights(
         assert isinstance(expected, Counterfactual)
         assert found["codes"] is not None
         assert cost_of(bank, person, wishes, found["codes"]) == expected.cost
-        _, costs = bank.deployment.question(bank.deployment.schema.codes(person), Preferences.of(wishes))
+        _, costs = compile_question(bank.deployment, bank.deployment.schema.codes(person), Preferences.of(wishes))
         assert expected.cost == min(sum(costs.of(row)) for row in credit.database.codes) / bank.deployment.unit
 
 
@@ -123,7 +127,7 @@ def test_the_sentence_is_pythons(browser: Browser, credit: Service, people: list
 def test_one_file_works_from_a_disk(
     browser: Browser, credit: Service, people: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    reply = httpx2.get(credit.urls[0] + "/counterveil.html")
+    reply = httpx2.get(credit.urls[0] + "/counterveil.html", timeout=LONG)
     assert "attachment" in reply.headers["content-disposition"]
     assert "web/" not in reply.text
     (tmp_path / "one.html").write_text(reply.text)
@@ -135,13 +139,13 @@ def test_one_file_works_from_a_disk(
 
 
 def test_the_policy_is_strict(browser: Browser, credit: Service, people: list[dict[str, Any]]) -> None:
-    policy = httpx2.get(credit.urls[0]).headers["content-security-policy"]
+    policy = httpx2.get(credit.urls[0], timeout=LONG).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     connect = next(part for part in policy.split("; ") if part.startswith("connect-src "))
     assert sorted(connect.split()[1:]) == sorted(credit.urls)
     assert (
-        httpx2.get(credit.urls[0] + "/v1/manifest", headers={"origin": "https://x.example"}).headers[
+        httpx2.get(credit.urls[0] + "/v1/manifest", headers={"origin": "https://x.example"}, timeout=LONG).headers[
             "access-control-allow-origin"
         ]
         == "*"
@@ -198,7 +202,7 @@ def _the_other_states(browser: Browser, credit: Service, other: Service, folder:
     other.processes[1].kill()
     page.click("#ask")
     page.wait_for_selector("text=Still waiting for a server")
-    page.wait_for_selector(".trouble[data-code=unreachable]", timeout=30_000)
+    page.wait_for_selector(".trouble[data-code=unreachable]")
     assert page.inner_text("#tickets") == "No ticket here"
     other.processes[1].start()
     other.processes[1].wait()
@@ -243,6 +247,8 @@ def test_the_servers_keys_can_be_compared(browser: Browser, credit: Service) -> 
         ({"max_weight": 2**53 - 1}, "terms"),
         ({"max_weight": 90}, "terms"),
         ({"scheme": "linear/differences"}, "form"),
+        ({"scheme": "capped_l1/differences", "options": {"form": {"percent": 50}}}, "form"),
+        ({"options": {"form": {"percent": 50}}}, "form"),
         ({"scheme": "table/everything"}, "terms"),
         ({"d_min": 3}, "terms"),
     ],
@@ -255,7 +261,7 @@ def test_unsafe_terms_are_refused_before_anything_is_asked(
     terms["parameters"] |= change
     said = page.evaluate(
         """async (terms) => {
-          const { Deployment } = await import("/web/client.js");
+          const { Deployment } = await import("/web/deployment.js");
           try { new Deployment(terms); return "taken"; } catch (error) { return error.code; }
         }""",
         terms,
@@ -381,8 +387,8 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
     }
     failed, count = page.evaluate(
         """async ({ "wire.json": W, "service.json": S, "sealed.json": L }) => {
-        const [wire, field, client, spir, garble] = await Promise.all(
-          ["wire", "field", "client", "spir", "garble"].map((name) => import(`/web/${name}.js`)));
+        const [wire, field, deployment, protocols, spir, garble] = await Promise.all(
+          ["wire", "field", "deployment", "protocols", "spir", "garble"].map((name) => import(`/web/${name}.js`)));
         const failed = []; let count = 0;
         const check = (right, what) => { count++; if (!right) failed.push(what); };
         const refuses = (work) => {
@@ -415,18 +421,18 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
           check(wire.same(t.servers, c.servers), "ticket");
         }
         for (const c of W.bad_tickets) check(refuses(() => wire.decodeTicket(c.text)), c.why);
-        const Q = S.question, made = new client.Deployment(JSON.parse(S.manifests[0].issued.terms));
+        const Q = S.question, made = new deployment.Deployment(JSON.parse(S.manifests[0].issued.terms));
         const own = new Map(made.schema.features.map((f) => [f, f.code(Q.person[f.name])]));
         const wishes = new Map(made.schema.features.map((f) => [f, { weight: Q.preferences.weights[f.name] ?? 1,
           change: Q.preferences.immutable.includes(f.name) ? "locked" : "free" }]));
         const shared = field.valueAt(Q.symbols.map((s) => s.map(BigInt)), [1n, 2n], 0n, made.q);
-        check(wire.same(shared, client.secretOf(made, own, wishes)), "the secret");
+        check(wire.same(shared, deployment.secretOf(made, own, wishes)), "the secret");
         check(wire.decodeTicket(Q.ticket).reveal === made.reveals, "what is revealed");
         const body = (hex, kind) => wire.decodeReply(wire.unhex(hex), kind).body;
         const answers = Q.answers.map((a) => wire.unpackVector(body(a, "answer"), made.q, made.length));
-        const { revealed } = client.recover(made, [1, 2], 0, answers);
+        const { revealed } = protocols.recover(made, [1, 2], 0, answers);
         check(wire.same(revealed.map(String), Q.revealed), "revealed");
-        check(client.nearest(made.relative(revealed), 1)[0] === Q.position, "position");
+        check(deployment.nearest(made.relative(revealed), 1)[0] === Q.position, "position");
         const secretIn = (request) => wire.hex(wire.unpack(wire.unhex(request))[8]);
         const secrets = [Q.queries, Q.record_queries].map((each) => each.map(secretIn));
         check(wire.same(...secrets) && new Set(secrets[0]).size === 2, "one secret for each server");
@@ -455,16 +461,24 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
         const byOrder = (costs, k) => costs.map((_, i) => i).sort((a, b) => costs[a] - costs[b] || a - b).slice(0, k);
         for (const costs of [[3, 1, 2, 1, 0], [0], [5, 5, 5, 5], [9, 8, 7, 6]])
           for (const k of [1, 2, 3, 9])
-            check(wire.same(client.nearest(costs, k), byOrder(costs, k)), `${k} of ${costs}`);
+            check(wire.same(deployment.nearest(costs, k), byOrder(costs, k)), `${k} of ${costs}`);
         const { least } = L, sealed = least.answers.map(wire.unhex), at = [0, 0];
         check(wire.same(garble.answerBytes(5, least.bits, least.record_bytes), sealed.map((a) => a.length)), "lengths");
-        const took = async (place, n) => sealed[place].slice(at[place], (at[place] += n));
-        const nearest = await garble.evaluate(took, 5, least.bits, least.record_bytes);
+        const evaluated = async (answers, at) => {
+          const party = garble.evaluate(5, least.bits, least.record_bytes);
+          let effect = await party.next();
+          while (!effect.done) {
+            const { source, count } = effect.value;
+            effect = await party.next(answers[source].slice(at[source], (at[source] += count)));
+          }
+          return effect.value;
+        };
+        const nearest = await evaluated(sealed, at);
+        check(wire.same(at, sealed.map((a) => a.length)), "all is taken");
         check(nearest.position === least.position && wire.hex(nearest.opened) === least.record, "the least of five");
         for (let i = 0; i < 50; i++) {
-          const noise = sealed.map((a) => crypto.getRandomValues(new Uint8Array(a.length))), place = [0, 0];
-          const taken = async (p, n) => noise[p].slice(place[p], (place[p] += n));
-          const { position } = await garble.evaluate(taken, 5, least.bits, least.record_bytes);
+          const noise = sealed.map((a) => crypto.getRandomValues(new Uint8Array(a.length)));
+          const { position } = await evaluated(noise, [0, 0]);
           check(position >= 0 && position < 8, "noise gives a position");
         }
         for (const [n, prime] of [[800n, 809n], [2n ** 32n, 4294967311n], [2n ** 61n - 2n, 2n ** 61n - 1n]])
@@ -631,11 +645,11 @@ def test_by_keyboard_alone(browser: Browser, credit: Service, people: list[dict[
 
 def test_the_operators_page(browser: Browser, credit: Service, people: list[dict[str, Any]]) -> None:
     address = credit.urls[0] + "/operator"
-    assert httpx2.get(address + "/status").status_code == 401
-    assert httpx2.get(address + "/status", headers={"authorization": "Bearer wrong"}).status_code == 401
+    assert httpx2.get(address + "/status", timeout=LONG).status_code == 401
+    assert httpx2.get(address + "/status", headers={"authorization": "Bearer wrong"}, timeout=LONG).status_code == 401
     with credit.client() as client:
         client.ask(people[0], ticket=credit.ticket(client))
-    page = browser.new_page()
+    page = new_page(browser)
     page.goto(address)
     page.fill("#token", "wrong")
     page.click("button")
@@ -653,5 +667,5 @@ def test_the_operators_page(browser: Browser, credit: Service, people: list[dict
 
 def test_no_operators_page_unless_enabled(tmp_path: Path) -> None:
     with running(tmp_path, numbers_database(10, 2), 2) as service:
-        assert httpx2.get(service.urls[0] + "/operator").status_code == 404
-        assert httpx2.get(service.urls[0] + "/operator/status").status_code == 404
+        assert httpx2.get(service.urls[0] + "/operator", timeout=LONG).status_code == 404
+        assert httpx2.get(service.urls[0] + "/operator/status", timeout=LONG).status_code == 404

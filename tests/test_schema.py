@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from browser import chromium
+from browser import chromium, new_page
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
 from counterveil.errors import (
     EmptyDatabase,
+    InvalidInput,
     InvalidSchema,
     MissingValue,
     OutOfRange,
@@ -264,6 +265,20 @@ def test_frames_that_do_not_fit_the_schema() -> None:
         SCHEMA.quantise(3)
 
 
+def test_a_row_number_counts_missing_values_too() -> None:
+    income = Numeric(name="income", low=0, high=10, step=1, missing="level")
+    job = Categorical(name="job", values=("clerk", "baker"), missing="level")
+    cases: list[tuple[Any, list[Any], type[InvalidInput]]] = [
+        (income, [None, 3, None, 11], OutOfRange),
+        (income, [None, 3, None, "many"], WrongType),
+        (job, [None, "clerk", None, "pilot"], UnknownValue),
+    ]
+    for feature, values, error in cases:
+        with pytest.raises(error, match=rf"^{feature.name}\[3\]: got ") as caught:
+            feature.codes(values)
+        assert (caught.value.what, caught.value.row) == (feature.name, 3)
+
+
 def test_values_are_shown_as_people_read_them() -> None:
     income, job, size, owner = SCHEMA.features
     assert [income.show(2400.0), job.show("clerk"), size.show(None), owner.show(True)] == [
@@ -456,6 +471,7 @@ def test_infer_takes_long_text_for_free_text() -> None:
     assert Schema.infer({"a": [1, 2, 3], "text": ["x", "y" * 201, "x"]}).names == ["a"]
 
 
+@pytest.mark.slow
 def test_the_page_refuses_the_same_schemas() -> None:
     web = files("counterveil") / "applicant" / "web"
     source = "".join((web / name).read_text("utf-8") for name in ("constants.js", "schema.js"))
@@ -478,7 +494,7 @@ def test_the_page_refuses_the_same_schemas() -> None:
     ]
     forged = [case for case in FORGED + strange if case[0] != "levels beyond words"]  # no JSON
     with chromium() as browser:
-        said = browser.new_page().evaluate(
+        said = new_page(browser).evaluate(
             """async ([module, schemas]) => {
               const { Schema } = await import(module);
               return schemas.map((text) => {

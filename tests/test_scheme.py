@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,14 @@ from counterveil import CATALOGUE, FORMS, REVEALS, Field, Question, Scheme, make
 from counterveil.algebra.arrays import Vector
 from counterveil.algebra.field import Residues
 from counterveil.crypto.randomness import Common
+from counterveil.engine import Plan
 from counterveil.institution.masking import UNLIMITED, nearest_gap
-from counterveil.schemes.conformance import check_form, check_reveal
+from counterveil.schema.costs import PREFERENCES, Costs
+from counterveil.schema.tariff import Tariff
+from counterveil.schemes.conformance import check_form, check_kind, check_reveal
 from counterveil.schemes.forms import Form, make_form
+from counterveil.schemes.forms.table import Table
+from counterveil.schemes.protocols import make_protocol
 from counterveil.schemes.reveals import Opened, Reveal, make_reveal
 from databases import Case, cases
 
@@ -94,7 +99,7 @@ def test_q_is_the_smallest_prime_above_the_bound(name: str, parameters: dict[str
 def test_as_much_collusion_as_the_servers_bear(form: str, servers: int, collusion: int) -> None:
     assert make_scheme(f"{form}/distances", levels=3, d=2, servers=servers).collusion == collusion
     fewest = make_scheme(f"{form}/distances", levels=3, d=2, collusion=collusion)
-    assert fewest.servers == FORMS[form](levels=[3]).degree * collusion + 1
+    assert fewest.servers == FORMS[form](levels=(3,)).degree * collusion + 1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -104,6 +109,23 @@ def test_every_form_conforms_and_costs_what_plain_arithmetic_says(form: str, cas
     check_form(made, case.rows, case.question(form))
     assert np.array_equal(made.costs(case.rows, case.question(form)), case.plain(form))
     assert made.name == form or (form == "even_norm" and case.norm == 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_deploys_as_it_is_registered(form: str) -> None:
+    check_kind(FORMS[form])
+    assert {f.name for f in fields(counterveil.Preferences)} == set(PREFERENCES)
+
+
+def test_conformance_refuses_a_form_whose_answers_are_explained_with_other_costs() -> None:
+    class Other(Table):
+        def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
+            return Question(costs=[table // 2 for table in costs.tables]), costs
+
+    with pytest.raises(AssertionError, match="something else than the explanation says"):
+        check_kind(Other)
+    with pytest.raises(NotImplementedError, match="InTheClear has no example"):
+        check_kind(InTheClear)
 
 
 @given(case=cases(most_rows=30))
@@ -121,7 +143,8 @@ def test_without_tables_the_table_form_is_the_weighted_distance(case: Case) -> N
 def test_every_reveal_conforms(name: str, shuffle: bool, costs: list[int], expansion: int) -> None:
     vector = np.array(costs)
     reveal = make_reveal_for(name, vector, shuffle=shuffle, expansion=expansion)
-    field = reveal.arithmetic(reveal.least(1001, 2))
+    protocol = make_protocol(reveal.protocol)
+    field = protocol.arithmetic(protocol.least(1001, reveal, 2))
     check_reveal(reveal, field, vector, Common(bytes(32), digest=b"", ticket=b"t", servers=()))
 
 
@@ -146,8 +169,8 @@ class InTheClear(Form):
     def encode(self, question: Question) -> list[int]:
         return [0]
 
-    def evaluate(self, field: Residues, rows: Any, query: Vector) -> Vector:
-        return np.asarray(rows[:, 0]).astype(np.int64)
+    def plan(self, field: Residues, query: Vector) -> Plan:
+        return Plan("polynomial", field, (np.arange(self.d) == 0,), max(self.levels))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +179,8 @@ class Dishonest(InTheClear):
 
     bound = 2**40
 
-    def evaluate(self, field: Residues, rows: Any, query: Vector) -> Vector:
-        return field.add(rows[:, 0].astype(np.int64), field.mul(query[:1], query[:1]))
+    def plan(self, field: Residues, query: Vector) -> Plan:
+        return replace(super().plan(field, query), constant=int(field.mul(query[:1], query[:1])[0]))
 
 
 def test_conformance_accepts_a_no_op_and_refuses_a_broken_form() -> None:
@@ -199,6 +222,7 @@ def algorithm_1(differences: list[int], q: int, most: int) -> int:
 def test_differences_find_what_the_papers_algorithm_finds(costs: list[int]) -> None:
     reveal, field = make_reveal("differences"), Field(counterveil.smallest_prime_above(200))
     revealed = reveal.apply(field, np.array(costs), Common(bytes(32), digest=b"", ticket=b"t", servers=()))
+    assert isinstance(reveal, Opened)
     ours, papers = reveal.nearest(field, revealed), algorithm_1(revealed.tolist(), field.q, 100)
     assert costs[ours] == costs[papers] == min(costs)
 
@@ -213,7 +237,7 @@ def test_an_answer_is_the_same_in_parts(name: str, shuffle: bool, monkeypatch: p
         rows = rng.integers(0, 10, (count, 3)).astype(np.uint8)
         answers = []
         for part in (7, 1 << 16):
-            monkeypatch.setattr("counterveil.schemes.reveals.opened._PART", part)
+            monkeypatch.setattr("counterveil.schemes.protocols.padded._PART", part)
             common = scheme.common(bytes(32), bytes(32), b"ticket")
             answers.append(scheme.answer(1, rows, query, common).tolist())
         assert answers[0] == answers[1]

@@ -17,6 +17,7 @@ import literal
 from counterveil import Database, Deployment, Numeric, Question, Schema, Scheme, local, make_scheme, run
 from counterveil.algebra.arrays import Vector
 from counterveil.algebra.field import Ring
+from counterveil.applicant.ask import compile_question
 from counterveil.applicant.conversation import Line
 from counterveil.crypto.garbling import AND, LABEL, Garbler, colours
 from counterveil.crypto.randomness import new_key
@@ -128,6 +129,7 @@ def least(scheme: Scheme, rows: Any, question: Question, records: Any = None) ->
     return int(order[asked.position]), asked
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     st.integers(0, 2**32), st.integers(1, 5000), st.sampled_from(METRICS), st.sampled_from([0.0, 0.2, 0.5]),
@@ -141,7 +143,7 @@ def test_every_preference_gets_a_nearest_row(seed: int, M: int, metric: str, tig
     deployment = Deployment.of(schema, scheme="table/sealed_record" if inside else "table/sealed")
     codes = np.stack([rng.choice(possible_codes(f), M) for f in schema.cost_features], axis=1)
     records = rng.integers(0, 256, (M, 5), dtype=np.uint8)
-    question, _ = deployment.question(schema.codes(person), Preferences(**wishes))
+    question, _ = compile_question(deployment, schema.codes(person), Preferences(**wishes))
     row, asked = least(deployment.scheme, codes, question, records)
     costs, allowed = allowed_costs(schema, person, wishes, codes)
     if allowed.any():
@@ -315,6 +317,7 @@ def sample(scheme: Scheme, rows: Any, count: int = 250) -> list[Any]:
     return [features(scheme, t.answers, t.revealed, t.position) for t in played]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["distances", "differences", "masked", "masked_differences", "sealed", "sealed_record"]
 )
@@ -336,6 +339,7 @@ def test_only_sealed_answers_could_come_from_a_simulator(name: str) -> None:
     assert not told_apart(ours, made)
 
 
+@pytest.mark.slow
 def test_those_tests_see_a_colour_that_is_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: without point-and-permute, colours tell shares, and shares together tell costs."""
     honest = garbled._labels
@@ -350,6 +354,7 @@ def test_those_tests_see_a_colour_that_is_the_bit(monkeypatch: pytest.MonkeyPatc
     assert told_apart(sample(scheme, A), sample(scheme, B))
 
 
+@pytest.mark.slow
 def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another control: as protocol.md has it, the position alone would tell of ties; with r it is uniform."""
     scheme = make_scheme("table/sealed", levels=3, d=1, cap=3)
@@ -377,7 +382,7 @@ def test_neither_side_holds_the_answer_whole(ahead: int) -> None:
     features = (Numeric(name="x0", low=0, high=15, step=1), Numeric(name="x1", low=0, high=3999, step=1))
     database = Database.build(data, Schema(features=features), accepted="ok")
     bank = local(database, "table/sealed_record")
-    question, _ = bank.deployment.question(np.array([3, 9]), Preferences())
+    question, _ = compile_question(bank.deployment, np.array([3, 9]), Preferences())
     conversation = bank.begun(question)
     sent = {do.line.server - 1: do for do in conversation.todo() if do.line is not None}
     replies = {place: bank.replies(do) for place, do in sent.items()}
@@ -431,7 +436,7 @@ def test_auto_is_sealed_where_it_fits() -> None:
     assert 200_000 < size < 1 << 20
 
     def picked(**given: Any) -> str:
-        return str(Deployment.serving(database, **given).parameters()["scheme"])
+        return str(Deployment.serving(database, **given).parameters().scheme)
 
     assert picked() == picked(scheme="auto") == "table/sealed"
     for options in ({"download_limit": 0}, {"k": 2}, {"servers": 3}, {"servers": 3, "collusion": 2}, {"robust": 1}):
@@ -448,5 +453,5 @@ def test_a_schema_may_set_the_limit() -> None:
     chosen = Schema.from_toml(text + "\n[deployment]\ndownload_limit = 0\n")
     frame = {"x0": [1.0, 2.0, 3.0], "x1": [4.0, 5.0, 6.0], "ok": [True] * 3}
     other = Database.build(frame, chosen, accepted="ok")
-    assert Deployment.serving(other).parameters()["scheme"] == "table/differences"
-    assert Deployment.serving(other, download_limit=1).parameters()["scheme"] == "table/sealed"
+    assert Deployment.serving(other).parameters().scheme == "table/differences"
+    assert Deployment.serving(other, download_limit=1).parameters().scheme == "table/sealed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import json
 import signal
 import socket
@@ -19,24 +18,25 @@ import httpx2
 import msgspec
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from certificates import certificate
 from counterveil import CATALOGUE, Counterfactual, Database, Deployment, NoCounterfactual, local
 from counterveil.applicant.client import AsyncClient, Client
 from counterveil.crypto.keys import Issuer, SigningKey, fingerprint, read_public, write_keys, write_server_keys
 from counterveil.errors import Disagreement, NotOffered, Refused, ServerFault
 from counterveil.inprocess.bank import Local
 from counterveil.research.datasets import german_credit
+from counterveil.schemes.protocols import Size
 from counterveil.service.app import REFUSALS
 from counterveil.terms import wire
 from counterveil.terms.published import make_terms, read_terms, sign_terms, write_terms
 from counterveil.terms.tickets import mint
 from deployed import some_query
+from patience import LONG, wait_until
 from relay import Relay
 from service import Process, Service, cli, ledger_rows, numbers_database, resident, running
+
+pytestmark = pytest.mark.slow
 
 PREFERENCES: list[dict[str, Any]] = [
     {},
@@ -116,10 +116,10 @@ def test_every_scheme_over_sockets(name: str, tmp_path: Path) -> None:
 def check_sizes(client: Client, service: Service) -> None:
     """Bodies are at most 5 % above their symbols, and an envelope of 200 bytes, 300 with a ticket and a secret."""
     scheme, rows = client.deployment.scheme, len(service.database.codes)
-    positions = scheme.reveal.positions(rows)
+    positions, asked = scheme.protocol.positions(rows), scheme.requests(Size(rows, service.database.served.shape[1]))[0]
     for server, process in enumerate(service.processes, start=1):
         up = scheme.symbols * scheme.field.bits / 8
-        down = scheme.sent(server, rows, service.database.served.shape[1]) * scheme.alphabet.bits / 8
+        down = asked.down[server - 1] * asked.answered.bits / 8
         sizes = [e for e in process.entries() if e.get("path") in ("/v1/answer", "/v1/record")]
         assert sizes
         for entry in sizes:
@@ -137,15 +137,15 @@ def test_a_restarted_server_garbles_the_same_for_the_same_ticket(tmp_path: Path)
     with running(tmp_path, numbers_database(300, 3), 2) as service, service.client() as client:
         assert client.deployment.scheme.reveal.name == "sealed"
         body = some_query(client, service.ticket(client))
-        first = httpx2.post(service.urls[0] + "/v1/answer", content=body)
+        first = httpx2.post(service.urls[0] + "/v1/answer", content=body, timeout=LONG)
         service.processes[0].kill()
         service.processes[0].start()
         service.processes[0].wait()
-        again = httpx2.post(service.urls[0] + "/v1/answer", content=body)
+        again = httpx2.post(service.urls[0] + "/v1/answer", content=body, timeout=LONG)
         assert first.status_code == again.status_code == 200
         assert len(first.content) > 300_000
         assert first.content == again.content
-        other = httpx2.post(service.urls[0] + "/v1/answer", content=body[:-1] + bytes([body[-1] ^ 1]))
+        other = httpx2.post(service.urls[0] + "/v1/answer", content=body[:-1] + bytes([body[-1] ^ 1]), timeout=LONG)
         assert other.json()["code"] == "ticket_used"  # two questions on one ticket would give away both labels
 
 
@@ -186,13 +186,14 @@ def test_where_one_server_fails_the_other_is_read_to_its_end(tmp_path: Path) -> 
             service.processes[1].kill()
             with pytest.raises(ServerFault, match=r"server 2 .* cannot be reached"):
                 client.ask({"x0": 3.0, "x1": 20.0, "x2": 0.0}, ticket=service.ticket(client))
-            whole = client.deployment.scheme.sent(1, len(database.codes))
+            whole = client.deployment.scheme.requests(Size(database.rows))[0].down[0]
             assert client.peers[0].traffic.body_down > whole
-            until = time.monotonic() + 10
-            while not (seen := [e["code"] for e in service.processes[0].entries() if e.get("path") == "/v1/answer"]):
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            assert seen == ["ok"]
+
+            def codes() -> list[str]:
+                return [e["code"] for e in service.processes[0].entries() if e.get("path") == "/v1/answer"]
+
+            wait_until(lambda: bool(codes()))
+            assert codes() == ["ok"]
 
 
 def test_readers_who_do_not_read_cost_little_and_are_cut_off(tmp_path: Path) -> None:
@@ -206,10 +207,8 @@ def test_readers_who_do_not_read_cost_little_and_are_cut_off(tmp_path: Path) -> 
         for _ in range(40):
             stalled.append(socket.create_connection(("127.0.0.1", port)))
             stalled[-1].sendall(head + body)
-        until = time.monotonic() + 60  # the same bytes replace themselves
-        while sum(e.get("code") == "disconnected" for e in service.processes[0].entries()) < 39:
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        first = service.processes[0]  # the same bytes replace themselves
+        wait_until(lambda: sum(e.get("code") == "disconnected" for e in first.entries()) >= 39)
         assert resident(service) - before < 800 << 20
         for each in stalled:
             each.close()
@@ -474,7 +473,7 @@ def test_logs_hold_no_secrets(credit: Service, people: list[dict[str, Any]]) -> 
 def test_metrics_health_and_openapi(credit: Service, people: list[dict[str, Any]]) -> None:
     with credit.client() as client:
         client.ask(people[0], ticket=credit.ticket(client))
-    with httpx2.Client(base_url=credit.urls[0]) as http:
+    with httpx2.Client(base_url=credit.urls[0], timeout=LONG) as http:
         assert http.get("/healthz").text == "ok\n"
         assert http.get("/readyz").text == "ready\n"
         metrics = http.get("/metrics").text
@@ -489,7 +488,7 @@ def test_metrics_health_and_openapi(credit: Service, people: list[dict[str, Any]
 
 
 def test_a_long_body_is_refused_before_it_is_read(credit: Service) -> None:
-    with httpx2.Client(base_url=credit.urls[0]) as http:
+    with httpx2.Client(base_url=credit.urls[0], timeout=LONG) as http:
         sent = 0
 
         def endless() -> Iterator[bytes]:
@@ -499,7 +498,7 @@ def test_a_long_body_is_refused_before_it_is_read(credit: Service) -> None:
                 yield bytes(1 << 16)
 
         try:
-            reply = http.post("/v1/answer", content=endless(), headers={"content-length": str(1 << 40)}, timeout=20)
+            reply = http.post("/v1/answer", content=endless(), headers={"content-length": str(1 << 40)}, timeout=LONG)
             assert reply.status_code == 413
             assert reply.json()["code"] == "too_long"
         except httpx2.TransportError:
@@ -621,9 +620,9 @@ def test_settings_by_file_environment_and_flag(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("COUNTERVEIL_SERVE_LOG_LEVEL", "info")
     monkeypatch.setenv("COUNTERVEIL_SERVE_HOST", "nowhere.invalid")
     with running(tmp_path, numbers_database(20, 2), 2, "--config", config, "--host", "localhost") as service:
-        httpx2.get(service.urls[0] + "/healthz")
+        httpx2.get(service.urls[0] + "/healthz", timeout=LONG)
         assert not [e for e in service.processes[0].entries() if e["level"] == "debug"]
-        with httpx2.Client(base_url=service.urls[0]) as http:
+        with httpx2.Client(base_url=service.urls[0], timeout=LONG) as http:
             for origin, allowed in (("https://page.example", True), ("https://other.example", False)):
                 headers = {"origin": origin, "access-control-request-method": "POST"}
                 reply = http.options("/v1/answer", headers=headers)
@@ -703,7 +702,7 @@ def test_after_sigterm_the_ledgers_file_alone_holds_everything(tmp_path: Path) -
             assert not process.ledger.with_name(process.ledger.name + "-wal").exists()
             moved = tmp_path / f"moved-{process.number}"
             process.ledger.rename(moved)
-            process._command = [str(moved) if part == str(process.ledger) else part for part in process._command]
+            process.ledger = moved
         service.resume()
         with service.client() as client, pytest.raises(ServerFault, match="was used for another request"):
             client.ask({"x0": 9, "x1": 1}, ticket=used)
@@ -721,7 +720,7 @@ def test_a_ticket_in_a_file_is_marked_when_its_question_leaves_and_not_before(tm
             "--tickets",
             tmp_path / "tickets",
             "--timeout",
-            5,
+            LONG,
             "--person",
             person,
         ]
@@ -758,30 +757,6 @@ def test_graceful_stop(tmp_path: Path) -> None:
         thread.join()
         assert isinstance(results[0], Counterfactual)
         assert len(service.processes[0].entries()) > before[0]
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=60))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    cert, private = folder / "tls.pem", folder / "tls.key"
-    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return cert, private
 
 
 def test_tls(tmp_path: Path) -> None:
@@ -857,7 +832,7 @@ def test_tickets_are_refused_each_with_its_own_code(credit: Service, people: lis
             "ticket_not_offered": credit.ticket(client, k=2),
             "ticket_for_other_servers": credit.ticket(client, [2]),
         }
-        with httpx2.Client(base_url=credit.urls[0]) as http:
+        with httpx2.Client(base_url=credit.urls[0], timeout=LONG) as http:
             for code, ticket in cases.items():
                 reply = http.post("/v1/answer", content=some_query(client, ticket))
                 assert (reply.json()["code"], reply.status_code) == (code, REFUSALS[code][0])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from counterveil import Question, Scheme, make_scheme, retrieve
+from counterveil import FORMS, Question, Scheme, make_scheme, retrieve
 from counterveil.algebra.gf256 import GF256
 from counterveil.crypto.randomness import Fresh
 from counterveil.crypto.sharing import split
 from counterveil.schemes.fetch import Polynomials, Subsets, make_spir
 from counterveil.schemes.scheme import run
-from enumeration import Fixed, FixedCommon, views
+from enumeration import Fixed, FixedCommon, tiny, told_apart, user_private, views
 
 SMALL = {
     "euclidean": make_scheme("baseline", levels=1, d=2),
@@ -37,6 +37,9 @@ SMALL = {
     "other alphas": make_scheme("linear-diff", levels=1, d=1, max_weight=2, alphas=[4, 2]),
 }
 
+LARGE = ("weighted", "weighted, T = 2", "linear", "table, T = 2", "sealed table", "sealed table, one feature")
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in SMALL]
+
 
 def questions(scheme: Scheme) -> Iterator[Question]:
     """Every question there is for this scheme."""
@@ -52,26 +55,27 @@ def questions(scheme: Scheme) -> Iterator[Question]:
             yield from (Question(x, w) for w in product(range(1, form.max_weight + 1), repeat=form.d))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_any_t_servers_see_the_same_whatever_is_asked(name: str) -> None:
     scheme = SMALL[name]
     everything = list(questions(scheme))
     assert len(everything) > 1
-    for servers in combinations(range(scheme.servers), scheme.collusion):
-        counters = [views(scheme, question, servers) for question in everything]
-        assert all(counter == counters[0] for counter in counters), servers
-        assert len(counters[0]) == scheme.field.q ** (scheme.symbols * scheme.collusion)
+    assert user_private(scheme, everything)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_all_servers_together_do_tell_questions_apart(name: str) -> None:
-    scheme = SMALL[name]
-    together = {
-        tuple(scheme.form.encode(question)): views(scheme, question, range(scheme.servers))
-        for question in questions(scheme)
-    }
-    for (_, a), (_, b) in combinations(together.items(), 2):
-        assert not a & b
+    assert told_apart(SMALL[name], list(questions(SMALL[name])))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_so_it_is_with_every_form_that_is_registered(form: str) -> None:
+    """On the example that the form brings; a form without one fails here."""
+    example = FORMS[form].example()
+    for reveal in ("distances", "sealed") if example.form.additive else ("distances",):
+        scheme = tiny(example.form, reveal)
+        assert user_private(scheme, example.questions)
+        assert told_apart(scheme, example.questions)
 
 
 def test_t_plus_1_servers_do_tell_questions_apart() -> None:
@@ -95,6 +99,7 @@ def test_record_query_of_one_server_is_the_same_for_every_position(servers: int)
     assert together[0] != together[1] != together[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [(0, 1), (0, 2), (1, 2)])
 def test_record_query_of_any_two_of_three_servers_is_the_same_for_every_position(pair: tuple[int, int]) -> None:
     """Over GF(2^8) each coordinate has pads of its own: all 65,536 of them, for a coordinate of 0 and for one of 1."""

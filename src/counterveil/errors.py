@@ -27,6 +27,7 @@
         ├── InvalidTerms       a terms file that is missing, altered, or for other servers
         ├── TooManyLiars       more answers contradict each other than can be corrected
         ├── NotOffered         a preference that this deployment's form cannot take
+        ├── BrokenPlugin       a package that brings a form, and the form cannot be used
         └── MissingPackage     an optional package that is not installed
 
     CounterveilWarning (a UserWarning)
@@ -38,6 +39,8 @@ Each error says what it got and what it expected, in that order, and is raised b
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 
 class CounterveilError(Exception):
@@ -76,11 +79,21 @@ class Stalled(CounterveilError):
 
 
 class InvalidInput(CounterveilError, ValueError):
-    """Something given cannot be used: ``what: got …, expected …``."""
+    """Something given cannot be used: ``what: got …, expected …``, or ``what[row]: …`` where one row is at fault."""
 
-    def __init__(self, what: str, *, got: object, expected: object) -> None:
-        super().__init__(f"{what}: got {got}, expected {expected}")
-        self.what, self.got, self.expected = what, got, expected
+    def __init__(self, what: str, *, got: object, expected: object, row: int | None = None) -> None:
+        self.place = what if row is None else f"{what}[{row}]"
+        super().__init__(f"{self.place}: got {got}, expected {expected}")
+        self.what, self.row, self.got, self.expected = what, row, got, expected
+
+    def at(self, where: str, row: int | None = None) -> Self:
+        """Return the same error, said of another place."""
+        return type(self)(where, got=self.got, expected=self.expected, row=row)
+
+    @classmethod
+    def inside(cls, where: str, error: InvalidInput) -> Self:
+        """Return an error of this class about a whole, such as a file, from an error about a part of it."""
+        return cls(where, got=f"{error.place}: {error.got}", expected=error.expected)
 
 
 class WrongType(InvalidInput):
@@ -161,6 +174,10 @@ class TooManyLiars(InvalidInput):
 
 class NotOffered(InvalidInput):
     """A preference that this deployment's form cannot take."""
+
+
+class BrokenPlugin(InvalidInput):
+    """A form that an installed package brings and that does not import, or is no form of that name."""
 
 
 class MissingPackage(InvalidInput):

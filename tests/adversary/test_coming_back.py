@@ -11,6 +11,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from counterveil import errors
 from counterveil.applicant import conversation as asking
 from counterveil.applicant import explain
@@ -33,6 +35,7 @@ def ask(service: Service, folder: Path, *more: object) -> str:
     return " ".join((said.stdout + said.stderr).split())
 
 
+@pytest.mark.slow
 def test_nothing_fitting_and_a_failed_check_send_nobody_to_the_issuer(tmp_path: Path) -> None:
     with running(tmp_path, numbers_database(30, 2), 2, relays=True) as service:
         said = ask(service, tmp_path, "--immutable", "x0", "--immutable", "x1")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -18,18 +19,19 @@ import pytest
 import uvicorn
 
 from adversary.floods import captured, posted
+from certificates import certificate
 from counterveil import Counterfactual
 from counterveil.algebra.compiled import cores
 from counterveil.errors import Refused
+from counterveil.service import app, limits
 from counterveil.service.app import REFUSALS, _Answer, _Readiness
 from counterveil.service.connections import HANG_UP, Crowd, Listener
 from counterveil.service.desk import Desk
 from counterveil.service.limits import GaveWay, Place, Places
 from counterveil.service.server import Admitted, Reply
+from patience import LONG, wait_until
 from service import Service, numbers_database, resident, running
-from test_service import certificate
 
-LONG = 30.0  # seconds that nothing here takes, on any machine
 WORD = "a token of the operator's own"
 PERSON = {f"x{j}": 3 for j in range(8)}
 
@@ -72,13 +74,7 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
+@pytest.mark.slow
 def test_questions_are_answered_while_forty_answers_are_never_read(sealed: Service) -> None:
     requests = captured(sealed, 40)
     before = resident(sealed)
@@ -91,6 +87,7 @@ def test_questions_are_answered_while_forty_answers_are_never_read(sealed: Servi
     assert not [e for e in sealed.processes[0].entries() if e["level"] == "error"]
 
 
+@pytest.mark.slow
 def test_health_is_told_while_six_hundred_connections_say_nothing(sealed: Service) -> None:
     half = posted(bytes(300))[:-9]
     for said in (b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n", half):
@@ -101,6 +98,7 @@ def test_health_is_told_while_six_hundred_connections_say_nothing(sealed: Servic
                 assert httpx2.get(sealed.urls[0] + path, timeout=LONG).status_code == 200
 
 
+@pytest.mark.slow
 def test_the_same_request_again_replaces_the_one_under_way(sealed: Service) -> None:
     (request,) = captured(sealed, 1)
     with connect(port_of(sealed), request) as first:
@@ -112,6 +110,7 @@ def test_the_same_request_again_replaces_the_one_under_way(sealed: Service) -> N
     assert len(whole) > 1 << 20
 
 
+@pytest.mark.slow
 def test_a_server_stops_although_somebody_does_not_read(tmp_path: Path) -> None:
     with running(tmp_path, numbers_database(4000, 8), 2, "--scheme", "table/sealed") as service:
         (request,) = captured(service, 1)
@@ -121,6 +120,7 @@ def test_a_server_stops_although_somebody_does_not_read(tmp_path: Path) -> None:
     assert "graceful shutdown exceeded" not in service.processes[0].log.read_text()
 
 
+@pytest.mark.slow
 def test_metrics_are_for_this_machine_and_the_operator(sealed: Service) -> None:
     right = {"authorization": f"Bearer {WORD}"}
     others: list[dict[str, str]] = [
@@ -138,6 +138,7 @@ def test_metrics_are_for_this_machine_and_the_operator(sealed: Service) -> None:
             assert "counterveil_rows" in http.get("/metrics", headers=headers | right).text
 
 
+@pytest.mark.slow
 def test_without_an_operator_metrics_are_for_this_machine_alone(tmp_path: Path) -> None:
     with (
         running(tmp_path, numbers_database(20, 2), 2) as service,
@@ -148,6 +149,7 @@ def test_without_an_operator_metrics_are_for_this_machine_alone(tmp_path: Path) 
         assert http.get("/metrics", headers={"via": "1.1 x", "authorization": "Bearer x"}).status_code == 403
 
 
+@pytest.mark.slow
 def test_pages_of_others_may_ask_and_read_nothing_else(sealed: Service) -> None:
     origin = {"origin": "https://elsewhere.example"}
     with httpx2.Client(base_url=sealed.urls[0], timeout=LONG, headers=origin) as http:
@@ -160,7 +162,9 @@ def test_pages_of_others_may_ask_and_read_nothing_else(sealed: Service) -> None:
         assert "access-control-allow-origin" not in asked.headers
 
 
-def test_readiness_is_looked_at_once_for_all_who_ask() -> None:
+def test_readiness_is_looked_at_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_FRESH", LONG)
+
     class Book:
         checks = 0
 
@@ -182,7 +186,7 @@ def test_readiness_is_looked_at_once_for_all_who_ask() -> None:
 
     async def flood() -> None:
         await asyncio.gather(*(ask() for _ in range(200)))
-        readiness._until = 0.0  # a second later
+        readiness._until = 0.0  # later
         await asyncio.gather(*(ask() for _ in range(200)))
 
     asyncio.run(flood())
@@ -230,31 +234,18 @@ def test_a_request_that_does_not_come_is_not_waited_for(said: bytes) -> None:
         assert rest(connection) == b""
 
 
+@pytest.mark.slow
 def test_the_next_request_on_a_connection_has_its_time_too(sealed: Service) -> None:
     with connect(port_of(sealed), b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /he") as connection:
         assert rest(connection).count(b"200 OK") == 1
 
 
 def test_an_answer_that_is_not_read_is_not_waited_for() -> None:
-    with (
-        listening(Crowd(reading=0.3)) as port,
-        connect(port, b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n") as connection,
-    ):
-        time.sleep(1.0)
-        wait_until(lambda: not _grows(connection))
-
-
-def _grows(connection: socket.socket) -> bool:
-    """Read what is there already; say whether the connection is open still."""
-    connection.settimeout(0.1)
-    try:
-        while connection.recv(1 << 20):
-            pass
-    except TimeoutError:
-        return True
-    except ConnectionError:
-        pass
-    return False
+    crowd = Crowd(reading=0.3)
+    with listening(crowd) as port, connect(port, b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n") as connection:
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        wait_until(lambda: not crowd._all)
+        rest(connection)  # it has an end
 
 
 def test_the_one_that_waited_longest_makes_room_for_one_more() -> None:
@@ -271,11 +262,12 @@ def test_the_one_that_waited_longest_makes_room_for_one_more() -> None:
         assert is_open(served)  # it waits for the server, and not the server for it
 
 
+@pytest.mark.slow
 def test_tls_handshakes_are_counted_and_have_their_time(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     trusted = ssl.create_default_context(cafile=str(cert))
     options = {"ssl_certfile": str(cert), "ssl_keyfile": str(key)}
-    for crowd in (Crowd(most=4, asking=10 * LONG), Crowd(asking=0.5)):
+    for crowd in (Crowd(most=4, asking=10 * LONG), Crowd(asking=3.0)):
         with listening(crowd, **options) as port, ExitStack() as held:
             silent = [held.enter_context(connect(port)) for _ in range(9)]
             with trusted.wrap_socket(connect(port), server_hostname="localhost") as secure:
@@ -291,12 +283,18 @@ class Stub:
     longest = 1000
 
     def __init__(self) -> None:
-        self.go, self.begun, self.spent = threading.Event(), 0, list[bytes]()
+        self.go, self.admitted, self.begun, self.spent = threading.Event(), 0, 0, list[bytes]()
         self.under_way = self.most = 0
 
-    def admit(self, body: bytes, kind: str) -> Admitted:
-        if body == b"forged":
+    def admit(self, head: bytes, length: int, kind: str) -> Admitted:
+        if head == b"forged":
             raise Refused("ticket_forged", "the ticket is forged")
+        return Admitted(len(head), self.read)
+
+    def read(self, body: bytes) -> Any:
+        """Return a turn, as a server does."""
+
+        self.admitted += 1
 
         def spend() -> None:
             if body == b"used":
@@ -310,7 +308,7 @@ class Stub:
             self.under_way -= 1
             return Reply(5, iter([b"right"]))
 
-        return Admitted(body, spend, answer, last=False)
+        return SimpleNamespace(fingerprint=body, spend=spend, answer=answer, last=False)
 
 
 async def ask(desk: Desk, body: bytes) -> tuple[int, bytes]:
@@ -352,7 +350,7 @@ def asked(work: Callable[[Desk, Stub], Awaitable[None]]) -> None:
 def test_refusals_do_not_wait_for_answers() -> None:
     async def work(desk: Desk, stub: Stub) -> None:
         waiting = [asyncio.create_task(ask(desk, b"%d" % i)) for i in range(cores() + 3)]
-        while stub.begun < cores():
+        while stub.begun < cores() or len(stub.spent) < cores() + 3:
             await asyncio.sleep(0.01)
         assert (await ask(desk, b"forged"))[0] == REFUSALS["ticket_forged"][0]
         assert (await ask(desk, b"used"))[0] == REFUSALS["ticket_used"][0]
@@ -367,9 +365,10 @@ def test_refusals_do_not_wait_for_answers() -> None:
 def test_of_the_same_request_only_the_last_is_answered() -> None:
     async def work(desk: Desk, stub: Stub) -> None:
         repeats = []
-        for _ in range(5):
+        for count in range(1, 6):
             repeats.append(asyncio.create_task(ask(desk, b"same")))
-            await asyncio.sleep(0.05)
+            while stub.admitted < count or not stub.begun:
+                await asyncio.sleep(0.01)
         stub.go.set()
         outcomes = await asyncio.gather(*repeats)
         assert outcomes[-1] == (200, b"right")
@@ -390,21 +389,27 @@ async def hold(places: Places, done: list[str], name: str, use: Callable[[Place]
         done.append(f"{name} {error.code}")
 
 
-def test_who_stalls_gives_way_and_who_is_kept_waiting_does_not() -> None:
+def test_who_stalls_gives_way_and_who_is_kept_waiting_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on only while somebody steady is waited for, so that a busy machine stalls nobody."""
     done: list[str] = []
+    now = 0.0
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: now))
 
     async def stall(place: Place) -> None:
         with place.waiting():
             await asyncio.sleep(LONG)
 
     async def steady(place: Place) -> None:
-        for _ in range(40):
+        nonlocal now
+        while len(done) < 2:
             with place.waiting():
                 await asyncio.sleep(0.02)
+                now += 0.02
             place.moved(1 << 20)
 
     async def compute(place: Place) -> None:
-        await asyncio.sleep(0.8)
+        while len(done) < 2:
+            await asyncio.sleep(0.02)
 
     async def quick(place: Place) -> None:
         pass
@@ -435,7 +440,7 @@ def test_who_trickles_gives_way_too() -> None:
         pass
 
     async def go() -> None:
-        places = Places(1, stalled=5.0, slow=0.3)
+        places = Places(1, patience=LONG, stalled=LONG, slow=0.3)
         slow = asyncio.create_task(hold(places, done, "trickle", trickle))
         await asyncio.sleep(0)
         await hold(places, done, "newcomer", quick)
@@ -449,7 +454,8 @@ def test_who_cannot_have_a_place_is_told_so() -> None:
     done: list[str] = []
 
     async def compute(place: Place) -> None:
-        await asyncio.sleep(1.0)
+        while len(done) < 3:
+            await asyncio.sleep(0.02)
 
     async def go() -> None:
         places = Places(1, queue=2, patience=0.3)

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from adversary.timing import OldOrder
-from counterveil.applicant import client, exchange
-from counterveil.applicant import conversation as asking
+from counterveil.applicant import client, conversation, exchange, offer
 from counterveil.applicant.client import AsyncClient
 from counterveil.errors import Tampered
-from counterveil.schemes import scheme
+from counterveil.schemes import fetch, scheme
 from counterveil.terms import deployment, wire
 from deployed import PERSON, bump, deployed, garbage
 from service import numbers_database
@@ -55,15 +54,16 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     noted(deployment.Deployment, "question", "compile")
     noted(scheme.Scheme, "query", "share")
     noted(deployment.Deployment, "choose", "choose")
-    noted(asking._RecordStep, "record", "recover")
-    noted(asking, "unpackage", "unpackage")
-    noted(asking, "is_signed", "check")
+    for spir in (fetch.Subsets, fetch.Polynomials):
+        noted(spir, "recover", "recover")
+    noted(conversation, "unpackage", "unpackage")
+    noted(conversation, "is_signed", "check")
     noted(client, "explain", "explain")
     awaited(exchange.Connections, "visit", "visit", "visited")
-    awaited(exchange.Connections, "post", "send", "received")
-    awaited(exchange.Connections, "__aexit__", "closing", "closed")
-    awaited(asking, "settle", "wait", "waited")
-    monkeypatch.setattr(client, "settle", asking.settle)
+    awaited(exchange.Connections, "_send", "send", "received")
+    awaited(exchange.Connections, "close", "closing", "closed")
+    awaited(exchange, "settle", "wait", "waited")
+    monkeypatch.setattr(client, "settle", exchange.settle)
     return seen
 
 
@@ -119,11 +119,12 @@ def test_the_old_order_is_caught(tmp_path: Path, events: list[str]) -> None:
 def test_the_step_is_at_least_twice_what_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is calibrated with made-up numbers, however slow this machine is just now."""
     with deployed(tmp_path, numbers_database(2000, 3), 2, scheme="table/differences") as made:
-        assert asking.make_offer(made.issued, made.deployment).step >= 0.02
-        monkeypatch.setattr(asking, "_rehearsed", lambda *_: 0.05)
-        assert asking.make_offer(made.issued, made.deployment).step == 0.1
+        assert offer.make_offer(made.issued, made.deployment).step >= 0.02
+        monkeypatch.setattr(offer, "_rehearsed", lambda *_: 0.05)
+        assert offer.make_offer(made.issued, made.deployment).step == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liar", [None, 0, 2])
 def test_a_caught_liar_sees_sets_as_any_server_does(liar: int | None, tmp_path: Path) -> None:
     """Four servers, one may lie: whatever it did, a server sees every set of three that it is in equally often."""
@@ -132,10 +133,10 @@ def test_a_caught_liar_sees_sets_as_any_server_does(liar: int | None, tmp_path: 
         for n, server in enumerate(made.servers):
             real = server.admit
 
-            def admit(body: bytes, kind: wire.RequestKind, n: int = n, real: Any = real) -> Any:
+            def admit(head: bytes, length: int, kind: wire.RequestKind, n: int = n, real: Any = real) -> Any:
                 if kind == "record-query":
-                    seen[n].append(wire.decode_request(body, kind).among)
-                return real(body, kind)
+                    seen[n].append(wire.decode_head(head, length, kind)[0].among)
+                return real(head, length, kind)
 
             server.admit = admit  # type: ignore[method-assign]
         if liar is not None:

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from counterveil import Client
-from counterveil.applicant import conversation as asking
+from counterveil.applicant import offer
 from counterveil.applicant.client import AsyncClient
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.errors import CounterveilError, Disagreement, InvalidKey, InvalidTerms, Malformed, ServerFault
@@ -48,7 +48,7 @@ def test_a_copy_of_a_server_needs_its_key(made: Deployed, tmp_path: Path) -> Non
     """Operator 1 has the bundle, the terms and the common key; it cannot serve as number 2."""
     ledger = Ledger(tmp_path / "copy", 2, new=True)
     with pytest.raises(InvalidKey, match="expected that of server 2 in the terms"):
-        Server(2, made.database, made.issued, key=made.common, own=made.own[0], ledger=ledger)
+        Server.open(2, made.database, made.issued, key=made.common, own=made.own[0], ledger=ledger)
     ledger.close()
 
 
@@ -100,7 +100,7 @@ def test_an_institution_that_runs_both_servers_is_seen_by_who_has_an_operators_k
     issued = sign_terms(terms, urls, made.issuer)
     ledgers = [Ledger(tmp_path / f"fake{n}", n, new=True) for n in (1, 2)]
     servers = [
-        Server(n, made.database, issued, key=made.common, own=fake[n - 1], ledger=ledgers[n - 1]) for n in (1, 2)
+        Server.open(n, made.database, issued, key=made.common, own=fake[n - 1], ledger=ledgers[n - 1]) for n in (1, 2)
     ]
     targets = dict(zip(urls, map(serving, servers), strict=True))
     with Client(urls, connect_to=targets, issuer=made.issuer.public) as fooled:  # the institution's word alone
@@ -160,6 +160,7 @@ def test_terms_that_changed_are_refused_where_a_file_pins_them(made: Deployed, t
     assert not asked(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url", ["http://one.example", "http://10.0.0.1:8000", "http://localhost.example", "http://0.0.0.0:1"]
 )
@@ -264,7 +265,7 @@ def test_a_relay_on_another_machine_needs_https_too() -> None:
 
 def test_the_step_is_calibrated_with_the_most_preferences_there_are(made: Deployed) -> None:
     """Thousands of values of one's own took longer to compile than the step."""
-    wishes = asking._most_wishes(made.deployment)
+    wishes = offer._most_wishes(made.deployment)
     assert len(wishes.costs) == len(wishes.forbidden) == 3
     assert all(len(values) == 21 for values in wishes.costs.values())
 

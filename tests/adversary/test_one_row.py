@@ -25,7 +25,7 @@ from counterveil.service.ledger import MOST_SERVED
 from counterveil.service.server import Server
 from counterveil.terms import wire
 from counterveil.terms.published import make_terms, sign_terms
-from deployed import Deployed, deployed
+from deployed import Deployed, deployed, record_step
 from service import numbers_database
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -78,7 +78,7 @@ def test_a_mixture_of_records_is_worth_nothing(kind: str, tmp_path: Path) -> Non
     database = numbers_database(40, 6, levels=15)
     width = layout(database.schema, "row").itemsize
     with deployed(tmp_path, database, **{"scheme": "table/distances"} | options) as made:
-        spir = made.servers[0]._spir(liars)
+        spir = record_step(made.servers[0], liars)
         records, packages = made.database.records, made.database.served
         rows = {record.tobytes() for record in records}
         public, digest = made.issuer.public, bytes.fromhex(made.database.digest)
@@ -111,7 +111,8 @@ def test_no_record_before_its_question_and_none_for_another(reveal: str, tmp_pat
     """A record first, then a made-up question, told a bit more; another server could burn the ticket."""
     with deployed(tmp_path, numbers_database(30, 3), 2, scheme=f"table/{reveal}") as made:
         ticket, first = made.ticket(), made.servers[0]
-        body = bytes(first._spir(0).query_bytes(first._positions))
+        positions = first.epoch.deployment.scheme.protocol.positions(30)
+        body = bytes(record_step(first).query_bytes(positions))
         record = made.request("record-query", 1, ticket, 1, (1, 2), body)
         with pytest.raises(Refused) as refused:
             first.record(wire.encode(record))
@@ -126,7 +127,7 @@ def test_no_record_before_its_question_and_none_for_another(reveal: str, tmp_pat
 def rotated(made: Deployed, n: int, key: bytes) -> Server:
     """The same server with the same ledger after its common key was changed."""
     old = made.servers[n - 1]
-    return Server(n, made.database, made.issued, key=key, own=made.own[n - 1], ledger=old.ledger)
+    return Server.open(n, made.database, made.issued, key=key, own=made.own[n - 1], ledger=old.ledger)
 
 
 @pytest.mark.parametrize("reveal", ["sealed", "differences"])
@@ -150,7 +151,7 @@ def test_a_new_common_key_revives_no_ticket(reveal: str, tmp_path: Path) -> None
                     with pytest.raises(Refused) as refused:  # other bytes are another request
                         ask(named)
                     assert refused.value.code == "ticket_used"
-        assert made.servers[0]._scheme == scheme
+        assert made.servers[0].epoch.deployment.scheme == scheme
 
 
 def test_a_rotation_between_question_and_record_is_an_error_and_not_a_wrong_row(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_a_ticket_is_spent_once_over_all_terms_of_a_service(tmp_path: Path) -> N
         terms = make_terms(other, made.deployment, keys=keys, service="tests")
         issued = sign_terms(terms, made.urls, made.issuer)
         assert issued.digest != made.issued.digest
-        server = Server(1, other, issued, key=made.common, own=made.own[0], ledger=made.servers[0].ledger)
+        server = Server.open(1, other, issued, key=made.common, own=made.own[0], ledger=made.servers[0].ledger)
         request = next(r for r in sent if r.server == 1 and r.kind == "query")
         with pytest.raises(Refused) as refused:
             server.answer(wire.encode(request))
@@ -203,7 +204,7 @@ def test_a_ticket_for_less_gets_no_more(tmp_path: Path) -> None:
         opened.database = sealed.database
         terms = make_terms(sealed.database, opened.deployment, keys=[key.public for key in opened.own], service="tests")
         issued = sign_terms(terms, opened.urls, sealed.issuer)
-        server = Server(
+        server = Server.open(
             1, sealed.database, issued, key=opened.common, own=opened.own[0], ledger=opened.servers[0].ledger
         )
         scheme = opened.deployment.scheme

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 from counterveil import Client, Preferences, Question, make_scheme
+from counterveil.applicant.ask import compile_question
 from counterveil.crypto.randomness import new_key
 from counterveil.errors import Refused
 from counterveil.service import server as server_module
-from counterveil.service.server import Server, check_holdings
+from counterveil.service.epochs import check_holdings
+from counterveil.service.server import Server
 from counterveil.terms import wire
 from counterveil.terms.agreement import Peer
 from deployed import Deployed, deployed
@@ -77,7 +79,7 @@ def test_a_server_that_guesses_the_question_cannot_try_its_guess(reveal: str, kn
 def guessed(made: Deployed, person: dict[str, int], second: bytes) -> bytes:
     """Return server 1's share if this person had asked, given server 2's."""
     deployment, scheme = made.deployment, made.deployment.scheme
-    question, _ = deployment.question(deployment.schema.codes(person), Preferences())
+    question, _ = compile_question(deployment, deployment.schema.codes(person), Preferences())
     if scheme.reveal.name == "sealed":
         table = np.array([*np.concatenate(question.costs or []), 0])
         share = scheme.field.sub(table, wire.unpack("", scheme.field, second, scheme.symbols))

@@ -17,12 +17,16 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from browser import answered, chromium, opened
+from browser import answered, chromium, new_page, opened
 from counterveil.crypto.keys import SigningKey
+from counterveil.schemes.protocols import Size
 from counterveil.terms import wire
 from deployed import PERSON, Deployed, deployed, garbage
+from patience import LONG, wait_until
 from relay import Relay
 from service import numbers_database
+
+pytestmark = pytest.mark.slow
 
 WINDOW = 8  # bytes that appear by chance nowhere
 
@@ -48,7 +52,7 @@ def evil(tmp_path: Path) -> Iterator[Deployed]:
 
 
 def one_file(made: Deployed, folder: Path) -> str:
-    (folder / "one.html").write_text(httpx2.get(made.urls[0] + "/counterveil.html").text)
+    (folder / "one.html").write_text(httpx2.get(made.urls[0] + "/counterveil.html", timeout=LONG).text)
     return f"file://{folder}/one.html"
 
 
@@ -127,9 +131,9 @@ def _instead(whole: str, route: Route) -> None:
 def test_a_page_without_an_issuer_asks_nobody(browser: Browser, bank: Deployed) -> None:
     config = re.escape('<script type="application/json" id="config">') + ".*?</script>"
     for said in ({"servers": bank.urls, "fixed": True}, {"servers": bank.urls, "fixed": False}, {}):
-        whole = httpx2.get(bank.urls[0]).text
+        whole = httpx2.get(bank.urls[0], timeout=LONG).text
         bare = re.sub(config, f'<script type="application/json" id="config">{json.dumps(said)}</script>', whole)
-        page = browser.new_page()
+        page = new_page(browser)
         page.route(bank.urls[0] + "/", partial(_instead, bare))
         page.goto(bank.urls[0] + "/")
         page.wait_for_selector(".trouble")
@@ -140,7 +144,7 @@ def test_a_page_without_an_issuer_asks_nobody(browser: Browser, bank: Deployed) 
 
 def test_plain_http_is_for_this_machine_alone(browser: Browser, bank: Deployed, tmp_path: Path) -> None:
     asked: list[str] = []
-    page = browser.new_page()
+    page = new_page(browser)
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{one_file(bank, tmp_path)}#server=http://one.example&server=https://two.example")
     page.wait_for_selector(".trouble")
@@ -186,13 +190,13 @@ def test_a_link_brings_nobodys_data_but_on_this_machine(browser: Browser, bank: 
     """A link stays in the browser's history."""
 
     def served(route: Route) -> None:
-        real = httpx2.get(bank.urls[0] + urlsplit(route.request.url).path)
+        real = httpx2.get(bank.urls[0] + urlsplit(route.request.url).path, timeout=LONG)
         kind, allowed = real.headers["content-type"], {"access-control-allow-origin": "*"}
         route.fulfill(body=real.content, content_type=kind, headers=allowed)
 
     for host, honoured in (("https://page.example", False), ("https://127.0.0.1.example", False), (bank.urls[0], True)):
         context = browser.new_context()
-        page = context.new_page()
+        page = new_page(context)
         if not honoured:
             page.route(re.compile(re.escape(host) + "/.*"), served)
             for url, server in zip(bank.urls, bank.servers, strict=True):
@@ -244,7 +248,7 @@ def test_the_screen_shows_one_server_alone(browser: Browser, tmp_path: Path, sch
         page.on("console", lambda said: console.append(said.text))
         assert answered(page)["trouble"] is None
         page.wait_for_selector("#left canvas")
-        page.wait_for_timeout(100)
+        wait_until(lambda: len(exchanged) >= 2 * servers, lambda seconds: page.wait_for_timeout(1000 * seconds))
         shown = page.evaluate(SHOWN)
         text = page.inner_text("#left")
         page.close()
@@ -302,7 +306,7 @@ def test_nothing_is_computed_between_messages_but_before_the_clock_strikes(
     with deployed(tmp_path, numbers_database(40, 3), 2, scheme=scheme, k=k) as made:
         context = browser.new_context()
         context.add_init_script(HOOKS)
-        page = context.new_page()
+        page = new_page(context)
         page.goto(f"{made.urls[0]}/#ticket={made.ticket(k=k).text()}")
         page.wait_for_selector("#features fieldset")
         page.evaluate("window.events.length = 0")
@@ -328,7 +332,7 @@ def test_choosing_takes_as_many_steps_whatever_the_costs(browser: Browser, bank:
     page = opened(browser, bank.urls[0], [])
     counts = page.evaluate(
         """async () => {
-          const { nearest } = await import("/web/client.js");
+          const { nearest } = await import("/web/deployment.js");
           const orders = [[...Array(50).keys()], [...Array(50).keys()].reverse(), Array(50).fill(7),
             [...Array(50).keys()].map((i) => (i * 17) % 50)];
           return orders.map((order) => {
@@ -396,7 +400,8 @@ def test_answers_beyond_measure_are_refused_before_anything_is_drawn(
         scheme, record = made.deployment.scheme, made.deployment.record_bytes
 
         def longest(rows: int) -> int:
-            return max(scheme.alphabet.packed(scheme.sent(n, rows, record)) for n in (1, 2))
+            asked = scheme.requests(Size(rows, record))[0]
+            return asked.answered.packed(max(asked.down))
 
         most = bisect_left(range(1 << 28), 1 << 30, key=lambda rows: longest(max(1, rows))) - 1
         page = opened(browser, made.urls[0], [])
@@ -415,7 +420,8 @@ def test_compiling_is_rehearsed_with_the_heaviest_wishes(browser: Browser, bank:
     page = opened(browser, bank.urls[0], [])
     looked = page.evaluate(
         """async () => {
-          const [client, schema] = await Promise.all(["client", "schema"].map((name) => import(`/web/${name}.js`)));
+          const [client, made, schema] = await Promise.all(
+            ["client", "deployment", "schema"].map((name) => import(`/web/${name}.js`)));
           const config = JSON.parse(document.getElementById("config").textContent);
           const real = schema.Feature.prototype.value;
           let looks = 0;
@@ -427,7 +433,7 @@ def test_compiling_is_rehearsed_with_the_heaviest_wishes(browser: Browser, bank:
               for (const own of [0, 10, 20])
                 for (const [low, high] of [[undefined, undefined], [0, 20], [5, 10], [undefined, 20]]) {
                   looks = 0;
-                  client.secretOf(deployment, new Map(costed.map((f) => [f, own])),
+                  made.secretOf(deployment, new Map(costed.map((f) => [f, own])),
                     new Map(costed.map((f) => [f, { change, low, high, weight: 7 }])));
                   most.push(looks);
                 }

@@ -19,6 +19,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -31,10 +32,12 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from counterveil.applicant import client as client_module
-from counterveil.applicant import conversation as asking
 from counterveil.applicant import explain
+from counterveil.applicant.ask import compile_question
 from counterveil.applicant.client import AsyncClient
+from counterveil.applicant.conversation import Conversation
 from counterveil.applicant.exchange import Connections
+from counterveil.applicant.offer import Offer
 from counterveil.errors import Tampered
 from counterveil.institution.database import Database
 from counterveil.research.datasets import german_credit
@@ -47,17 +50,19 @@ TOLERANCE = 0.05
 class OldOrder(AsyncClient):
     """The client as it was: it checks and explains first, and hangs up then; and it never waits after compiling."""
 
-    async def _fetch(self, asked: asking.Asked, spending: Any = None) -> Callable[[], list[bytes]]:
+    async def _carry(self, conversation: Conversation, spending: Any = None) -> None:
         async with Connections(self) as lines:
-            peers = self.peers or await self._agree(lines)
-            opened = await asked.fetch(lines.post, peers)
-            deployment = asked.deployment
+            conversation.meet(self.peers or await self._agree(lines))
+            lines.close, closing = AsyncMock(), lines.close  # type: ignore[method-assign]
+            lines.close.side_effect = lambda: setattr(lines, "_closed", True)
+            await lines.carry(conversation)
+            lines.close = closing  # type: ignore[method-assign]
+            deployment = conversation.deployment
             own = deployment.schema.codes(self.person)
-            _, costs = deployment.question(own, Preferences.of(self.wishes))
+            _, costs = compile_question(deployment, own, Preferences.of(self.wishes))
             given = {f.name: f.given(self.person.get(f.name)) for f in deployment.schema.cost_features}
             with suppress(Tampered):
-                explain.explain(deployment, costs, given, asked.checked(costs, opened()))
-            return opened
+                explain.explain(deployment, costs, given, conversation.checked(costs))
 
     person: Any = None  # what `ask` was given
     wishes: Any = None
@@ -66,7 +71,7 @@ class OldOrder(AsyncClient):
 class Hurried(AsyncClient):
     """The client as it was: what it computes between messages shows in when the next one comes."""
 
-    def _accept(self, issued: Any) -> asking.Offer:
+    def _accept(self, issued: Any) -> Offer:
         self._offer = super()._accept(issued)._replace(step=1e-6)
         return self._offer
 

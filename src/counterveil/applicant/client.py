@@ -24,10 +24,12 @@ from ..schema.preferences import Preferences
 from ..schemes.forms import Question
 from ..schemes.protocols import Seen
 from ..terms import tickets, wire
+from ..terms.addresses import canonical
 from ..terms.agreement import Peer, Traffic, check_agreement
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
 from ..terms.wire import SignedTerms, Terms, Ticket
+from .ask import compile_question
 from .conversation import Conversation, Progress, Watch
 from .exchange import Connections, everyone, settle
 from .explain import Explanation, explain
@@ -167,7 +169,7 @@ class AsyncClient:
         wishes = Preferences.of(preferences, **more)
         values = as_person(person, deployment.schema.names)
         own = deployment.schema.codes(values, clamp=clamp)
-        question, costs = deployment.question(own, wishes)
+        question, costs = compile_question(deployment, own, wishes)
         conversation = self._conversation(offer, self._ticket(offer, ticket, robust), question, spread=spread)
         await self._carry(conversation, spending)
         # Every connection is closed: from here on nothing that happens can be seen by a server.
@@ -243,7 +245,7 @@ class AsyncClient:
 def _address(given: Any, insecure: bool) -> str:
     """Return an address in its one form; refuse what is none, and plain http to another machine."""
     try:
-        url = wire.canonical(str(given))
+        url = canonical(str(given))
     except Malformed:
         raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
     if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):

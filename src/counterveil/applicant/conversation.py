@@ -23,8 +23,8 @@ from ..crypto.packages import unpackage
 from ..crypto.randomness import KEY_BYTES, Fresh, Randomness
 from ..engine.party import Effect, Inbox, Send, Take
 from ..errors import Disagreement, InvalidInput, Malformed, Refused, ServerFault, Tampered
+from ..schema.costs import Costs
 from ..schema.layouts import Record, decode
-from ..schema.preferences import Costs
 from ..schemes.forms import Question
 from ..schemes.protocols import Seen, Size
 from ..terms import wire

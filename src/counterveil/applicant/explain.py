@@ -9,11 +9,10 @@ from typing import Any
 
 import narwhals as nw
 
-from ..errors import MissingPackage
+from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
 from ..schema.layouts import Record
-from ..schema.preferences import Costs
 from ..terms.deployment import Deployment
 
 _WORDS = {
@@ -122,52 +121,9 @@ class Counterfactual:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw before and after for every change, on its own range; needs matplotlib. Returns the axes."""
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError:
-            raise MissingPackage("plot", got="no matplotlib", expected="counterveil[plots]") from None
-        if ax is None:
-            _, ax = plt.subplots(figsize=(8, 1.2 + 0.7 * max(1, len(self.changes))), layout="constrained")
-        for row, change in enumerate(reversed(self.changes)):
-            _draw(ax, row, change)
-        ax.set_yticks(range(len(self.changes)), [c.feature.title for c in reversed(self.changes)])
-        ax.set_xlim(-0.3, 1.3)
-        ax.set_ylim(-0.6, max(1, len(self.changes)) - 0.4)
-        ax.set_xticks([0, 1], ["lowest", "highest"])
-        ax.set_title("What would have been accepted" if self.changes else self.text())
-        for side in ("top", "right", "left"):
-            ax.spines[side].set_visible(False)
-        ax.tick_params(axis="y", length=0)
-        return ax
+        from .drawing import draw
 
-
-def _draw(ax: Any, row: int, change: Change) -> None:
-    """Draw one change: a pale dot now, an arrow, a full dot after, the values beside them."""
-    ends = [
-        change.feature.codes([value], clamp=True)[0] / change.feature.largest for value in (change.before, change.after)
-    ]
-    if change.direction == 0:
-        ends = [0.0, 1.0]
-    before, after = ends
-    ax.plot([0, 1], [row, row], color="#d8dce2", linewidth=3, solid_capstyle="round", zorder=1)
-    ax.annotate(
-        "", (after, row), (before, row), arrowprops={"arrowstyle": "-|>", "color": "#3b6ea8", "lw": 2}, zorder=2
-    )
-    ax.scatter([before], [row], s=70, facecolor="white", edgecolor="#6b7280", linewidth=2, zorder=3)
-    ax.scatter([after], [row], s=80, color="#3b6ea8", zorder=3)
-    left = before <= after
-    for x, value, bold, on_left in ((before, change.before, False, left), (after, change.after, True, not left)):
-        ax.annotate(
-            change.feature.show(value),
-            (x, row),
-            xytext=(-9 if on_left else 9, 0),
-            textcoords="offset points",
-            ha="right" if on_left else "left",
-            va="center",
-            fontweight="bold" if bold else "normal",
-            fontsize=9,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-        )
+        return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax)
 
 
 @dataclass(frozen=True)
@@ -231,7 +187,7 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     """Say what the fetched records mean to this person; feasibility is decided on their codes (rule 11).
 
     If the nearest row breaks the constraints of one feature, relaxing those alone helps. If it breaks more, no single
-    one does in a table deployment: every forbidden change costs the same there, so the least total breaks the fewest.
+    one does where every forbidden change costs the same, since the least total then breaks the fewest.
     """
     features = {feature.name: feature for feature in costs.features}
     broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
@@ -245,7 +201,7 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     return NoCounterfactual(
         tuple(advice),
         tuple(features[name] for name in least),
-        hopeless=deployment.scheme.form.name == "table" and not advice,
+        hopeless=deployment.scheme.form.forbids_evenly and not advice,
     )
 
 

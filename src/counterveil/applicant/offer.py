@@ -14,6 +14,7 @@ from ..schema.preferences import Preferences
 from ..schemes.protocols import Size
 from ..terms.deployment import Deployment
 from ..terms.wire import SignedTerms
+from .ask import compile_question
 
 _STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, or of more
 _ROWS_A_STEP = 20_000  # rows that make the step longer by one of those
@@ -45,7 +46,7 @@ def _rehearsed(deployment: Deployment, rows: int) -> float:
     size = Size(min(rows, _MOST_REHEARSED), deployment.record_bytes, deployment.k)
     made_up = keystream(new_key())  # no secrets: these answers are thrown away
     began = time.monotonic()
-    question, _ = deployment.question(own, wishes)
+    question, _ = compile_question(deployment, own, wishes)
     party = scheme.ask(question, size, Fresh(), deployment.choose)
     effect = next(party)
     while isinstance(effect, Send):
@@ -75,7 +76,7 @@ def _most_wishes(deployment: Deployment) -> Preferences:
         increase_only=ordered,
     )
     try:
-        deployment.question(np.zeros(len(deployment.schema.features), dtype=np.int64), wishes)
+        compile_question(deployment, np.zeros(len(deployment.schema.features), dtype=np.int64), wishes)
     except NotOffered:
         return Preferences()
     return wishes

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from typing import Any
 
 import click
 
 from ..errors import CounterveilError
-from . import ask as cli_applicant
-from . import bench as cli_bench
-from . import doctor as cli_doctor
-from . import institution as cli_institution
-from . import ledger as cli_ledger
-from . import provision as cli_provision
-from . import research as cli_research
+
+_COMMANDS = {  # the module that each command is in
+    "advise": "research",
+    "ask": "ask",
+    "attack": "research",
+    "bench": "bench",
+    "build": "institution",
+    "doctor": "doctor",
+    "inspect": "institution",
+    "keygen": "provision",
+    "leakage": "research",
+    "ledger": "ledger",
+    "reproduce": "research",
+    "schema": "institution",
+    "serve": "institution",
+    "terms": "provision",
+    "ticket": "provision",
+}
 
 
 class _Group(click.Group):
-    """Turns Counterveil's own errors into one line and exit code 2."""
+    """Loads the module of the command that is run, and turns Counterveil's own errors into one line and exit code 2."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        found: click.Command = getattr(import_module(f".{_COMMANDS[cmd_name]}", __name__), cmd_name)
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
         warnings.showwarning = lambda message, *_, **__: click.echo(f"counterveil: warning: {message}", err=True)
@@ -33,23 +54,3 @@ class _Group(click.Group):
 @click.version_option(package_name="counterveil")
 def main() -> None:
     """Explanations that cost the person who asks for them nothing of their privacy."""
-
-
-for command in (
-    cli_institution.schema,
-    cli_institution.build,
-    cli_institution.inspect,
-    cli_provision.keygen,
-    cli_provision.terms,
-    cli_provision.ticket,
-    cli_institution.serve,
-    cli_ledger.ledger,
-    cli_applicant.ask,
-    cli_doctor.doctor,
-    cli_research.leakage,
-    cli_research.attack,
-    cli_research.advise,
-    cli_research.reproduce,
-    cli_bench.bench,
-):
-    main.add_command(command)

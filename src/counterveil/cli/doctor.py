@@ -182,6 +182,7 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
     if terms.robust:
         more = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
     grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{more}")
+    grid.add_row("many applicants", f"{deployment.lasts()}.")
     many = "as many questions as they like" if terms.tickets == "open" else "one question a ticket"
     grid.add_row(
         "the institution",

@@ -21,13 +21,13 @@ from ..crypto.keys import Issuer, SigningKey, bind_common, read_common
 from ..crypto.randomness import key_id
 from ..errors import InvalidKey, MissingPackage, UnknownName, WrongType
 from ..institution.database import Database
-from ..research.leakage import estimate, populations
+from ..research.leakage import clear_costs, estimate, populations
 from ..schema.frames import Table, as_label
 from ..schema.schema import Schema
 from ..service.dashboard import Operator, read_token
 from ..service.epochs import check_holdings
 from ..service.ledger import Ledger
-from ..service.server import open_server
+from ..service.server import Server
 from ..terms.deployment import Deployment
 from ..terms.published import read_terms
 
@@ -230,7 +230,7 @@ def serve(
         if new_ledger:
             ledger.unlink()  # it was made just now, and is of no use
         raise
-    running = open_server(
+    running = Server.open(
         server, database, terms, key=common, own=own, ledger=book, threads=threads, least=engine.LASTING
     )
     operator = None
@@ -259,5 +259,5 @@ def _bits(database: Database, deployment: Deployment) -> float:
         return reveal.capacity(deployment.scheme.field, count)
     generator = np.random.default_rng(1)  # noqa: TID251 - a simulation
     own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
-    cases = populations(deployment.clear_costs(database.codes, each) for each in own)
+    cases = populations(clear_costs(deployment, database.codes, each) for each in own)
     return estimate(reveal, cases, count, samples=10, generator=generator).bits

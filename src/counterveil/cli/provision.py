@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from click.core import ParameterSource
 from ..crypto.keys import Issuer, fingerprint, read_public, write_common_key, write_keys, write_server_keys
 from ..errors import InvalidKey, OutOfRange, WrongType
 from ..institution.database import Database
-from ..terms.deployment import DOWNLOAD, Deployment
+from ..schemes import defaults
+from ..terms.deployment import AUTO, Deployment
+from ..terms.parameters import DOWNLOAD, WINDOW
 from ..terms.published import deployment_of, make_terms, read_terms, sign_terms, write_terms
 from ..terms.tickets import mint, verify
 from ..terms.wire import MOST_RECORDS
@@ -65,14 +69,14 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
 @click.option("--open", "is_open", is_flag=True, help="Let everyone ask as often as they like, without tickets.")
 @click.option(
     "--window",
-    default=600,
+    default=WINDOW,
     show_default=True,
     type=click.IntRange(2, 10**9),
     help="Open mode: seconds that a ticket of one's own may last.",
 )
 @click.option(
     "--scheme",
-    default="auto",
+    default=AUTO,
     show_default=True,
     help="A name of the catalogue, form/reveal, or auto: sealed if it fits.",
 )
@@ -84,11 +88,23 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
     help="auto: the most MiB that a question may bring down.",
 )
 @click.option("--collusion", type=int, help="How many servers may collude; by default as many as they bear.")
-@click.option("-k", "--records", default=1, show_default=True, help="The most records that a question gets.")
-@click.option("--max-weight", default=10, show_default=True, help="The most reluctant that an applicant can be.")
-@click.option("--d-min", default=1, show_default=True, help="Masked reveals: the mask is in 0..d_min-1.")
-@click.option("--norm", default=4, show_default=True, help="The power of even_norm.")
-@click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Rows in a new secret order every time.")
+@click.option("-k", "--records", default=defaults.K, show_default=True, help="The most records that a question gets.")
+@click.option(
+    "--max-weight", default=defaults.MAX_WEIGHT, show_default=True, help="The most reluctant that an applicant can be."
+)
+@click.option("--d-min", default=defaults.D_MIN, show_default=True, help="Masked reveals: the mask is in 0..d_min-1.")
+@click.option("--norm", default=defaults.NORM, show_default=True, help="The power of even_norm.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="PART.NAME=VALUE",
+    callback=lambda _, __, given: _options(given),
+    help="An own parameter of the form, such as form.percent=50. Repeatable.",
+)
+@click.option(
+    "--shuffle/--no-shuffle", default=defaults.SHUFFLE, show_default=True, help="Rows in a new secret order every time."
+)
 @click.option("--robust", default=0, show_default=True, help="The most wrong answers that a ticket may have corrected.")
 @click.pass_context
 def terms(
@@ -132,6 +148,19 @@ def terms(
     click.echo(f"digest: {signed.digest.hex()}")
 
 
+def _options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read own parameters: whole numbers, true, false, or text."""
+    made: dict[str, dict[str, Any]] = {}
+    for each in given:
+        name, _, text = each.partition("=")
+        part, dot, own = name.partition(".")
+        if not (dot and own and text):
+            raise WrongType("--option", got=repr(each), expected="PART.NAME=VALUE, such as form.percent=50")
+        number = re.fullmatch(r"-?[0-9]{1,18}", text)
+        made.setdefault(part, {})[own] = int(text) if number else {"true": True, "false": False}.get(text, text)
+    return made
+
+
 def _is_default(context: click.Context, name: str) -> bool:
     source = {"k": "records"}.get(name, name)
     return source != "servers" and context.get_parameter_source(source) is ParameterSource.DEFAULT
@@ -147,7 +176,9 @@ def ticket() -> None:
 @click.option("--terms", "terms_file", type=_PATH, required=True, help="The institution's own terms file.")
 @click.option("--among", metavar="N,N,…", help="The servers it is for; by default the first that suffice.")
 @click.option("--valid", default="7d", show_default=True, metavar="TIME", help="How long: 90s, 15m, 12h, 7d.")
-@click.option("-k", "--records", default=1, show_default=True, type=click.IntRange(1, MOST_RECORDS), help="Records.")
+@click.option(
+    "-k", "--records", default=defaults.K, show_default=True, type=click.IntRange(1, MOST_RECORDS), help="Records."
+)
 @click.option("--robust", default=0, show_default=True, type=click.IntRange(0), help="Wrong answers to be corrected.")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1), help="How many: one person's batch.")
 @click.option("-o", "--output", type=_PATH, help="Write them here, one a line, instead of printing them.")

@@ -18,18 +18,17 @@ from rich.progress import track
 from rich.table import Table as Grid
 
 from ..applicant.client import Client
-from ..errors import WrongType
+from ..errors import NotOffered, WrongType
 from ..institution.database import Database
 from ..research import attacks, experiments, plots
 from ..research.advice import Option, write_choice
 from ..research.advice import advise as take_advice
 from ..research.experiments import Claim
-from ..research.leakage import Leakage, estimate, populations
+from ..research.leakage import Leakage, clear_costs, estimate, populations
 from ..research.oracles import Asking
 from ..schema.frames import Table, as_label
 from ..schema.schema import Schema
 from ..schemes.reveals import REVEALS, Reveal, make_reveal
-from ..schemes.scheme import Scheme
 from ..terms.deployment import Deployment
 
 _PATH = click.Path(path_type=Path)
@@ -159,43 +158,51 @@ def leakage(
 ) -> None:
     """Say how much one question to BUNDLE gives away, for every reveal, and how many until the rows are known.
 
+    The form of the question is the one that the schema's [deployment] chose, or else table.
+
     Rows count as drawn independently from those of the bundle, which the applicant is taken to know: what is given away
     is which rows they are.
     """
     console, database = Console(), Database.open(bundle)
     generator = np.random.default_rng(seed)  # noqa: TID251 - a simulation
-    deployment = Deployment.of(database.schema, record=database.record)
+    deployment = Deployment.serving(database)
     rows = deployment.rows(database.codes).astype(np.int64)
     codes = _applicants(Table(people), database.schema) if people else database.codes
     own = codes[generator.choice(len(codes), min(applicants, len(codes)), replace=False)].astype(np.int64)
-    cases = populations(deployment.clear_costs(database.codes, each) for each in own)
-    rungs = _rungs(d_mins)
+    cases = populations(clear_costs(deployment, database.codes, each) for each in own)
+    rungs = [(reveal, made) for reveal in _rungs(d_mins) if (made := _with(deployment, reveal))]
     shown = track(rungs, description="reveals", transient=True, disable=as_json or not console.is_terminal)
-    found = [(r, estimate(r, cases, len(rows), samples=samples, generator=generator, drawn=True)) for r in shown]
+    found = [
+        (made, estimate(reveal, cases, len(rows), samples=samples, generator=generator, drawn=True))
+        for reveal, made in shown
+    ]
     whole = len(rows) * math.log2(len(rows))
     record = math.log2(len(rows))
     if folder is not None:
-        steps = [(_called(r) + " (at most)" * (f.method == "bounded"), f.bits, f.low, f.high) for r, f in found]
+        steps = [
+            (_called(made.scheme.reveal) + " (at most)" * (f.method == "bounded"), f.bits, f.low, f.high)
+            for made, f in found
+        ]
         title = f"What one question gives away: {bundle.name}, {len(rows):,} rows"
         plots.ladder(folder / "leakage.png", steps, title=title, unit="bits a question")
     if as_json:
         click.echo(json.dumps({
             "rows": len(rows), "bits_of_all_rows": round(whole, 2), "bits_of_a_record": round(record, 2),
             "record_bytes": database.records.shape[1],
-            "reveals": [_rung(r, f, deployment, len(rows)) for r, f in found],
+            "reveals": [_rung(made, f, len(rows)) for made, f in found],
         }))  # fmt: skip
         return
     grid = Grid(title=f"What one question gives away: {len(rows):,} rows", box=box.SIMPLE_HEAD)
     grid.add_column("reveal")
     for heading in ("bits", "95 % interval", "a row", "crafted, at most", "known attack"):
         grid.add_column(heading, justify="right")
-    for reveal, leaked in found:
+    for made, leaked in found:
         interval = f"{leaked.low:,.0f} to {leaked.high:,.0f}"
         bits = ("≤ " if leaked.method == "bounded" else "") + f"{max(0.0, leaked.bits):,.1f}"
-        most, tickets = _holds(deployment, reveal, len(rows)), _attacked(deployment, reveal, len(rows))
-        grid.add_row(
-            _called(reveal), bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", f"{tickets} tickets"
-        )
+        most, tickets = _holds(made, len(rows)), made.scheme.rebuilt_after
+        known = "a row a ticket" if tickets is None else f"{tickets} tickets"
+        name = _called(made.scheme.reveal)
+        grid.add_row(name, bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", known)
     console.print(grid)
     console.print(
         f"All rows together are {whole:,.0f} bits. The record that comes with every answer tells {record:.1f} of them, "
@@ -215,26 +222,26 @@ def _applicants(table: Table, schema: Schema) -> Any:
     return np.stack([schema.codes(person, clamp=True) for person in given])
 
 
-def _holds(deployment: Deployment, reveal: Reveal, rows: int) -> float:
+def _with(deployment: Deployment, reveal: Reveal) -> Deployment | None:
+    """Return the deployment with that reveal and the fewest servers, if its form is offered with it."""
+    chosen = deployment.parameters().chosen() | {"servers": None, "collusion": None, "k": 1}
+    chosen |= {"scheme": f"{deployment.scheme.form.name}/{reveal.name}"}
+    chosen |= {"shuffle": reveal.shuffle, "d_min": reveal.d_min}
+    try:
+        return Deployment.of(deployment.schema, record=deployment.record, **chosen)
+    except NotOffered:
+        return None
+
+
+def _holds(deployment: Deployment, rows: int) -> float:
     """Return the bits that one answer can hold (rule 5)."""
-    scheme = Scheme.of(deployment.scheme.form, reveal)
-    return min(reveal.capacity(scheme.field, rows), rows * math.log2(max(2, rows)))
+    scheme = deployment.scheme
+    return min(scheme.reveal.capacity(scheme.field, rows), rows * math.log2(max(2, rows)))
 
 
-def _attacked(deployment: Deployment, reveal: Reveal, rows: int) -> int:
-    """Return how many tickets the known attack takes: reading levels, or linking where rows are shuffled."""
-    made = Deployment.of(
-        deployment.schema,
-        scheme=f"table/{reveal.name}",
-        record=deployment.record,
-        shuffle=reveal.shuffle,
-        d_min=reveal.d_min,
-    )
-    return attacks.tickets_needed(made, rows)
-
-
-def _rung(reveal: Reveal, leaked: Leakage, deployment: Deployment, rows: int) -> dict[str, Any]:
-    tickets, holds = _attacked(deployment, reveal, rows), _holds(deployment, reveal, rows)
+def _rung(deployment: Deployment, leaked: Leakage, rows: int) -> dict[str, Any]:
+    reveal = deployment.scheme.reveal
+    tickets, holds = deployment.scheme.rebuilt_after, _holds(deployment, rows)
     return {
         "reveal": reveal.name, "shuffle": reveal.shuffle, "d_min": reveal.d_min, "bits": round(leaked.bits, 4),
         "interval": [round(leaked.low, 4), round(leaked.high, 4)], "method": leaked.method,

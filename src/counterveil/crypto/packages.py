@@ -8,9 +8,9 @@ Unpackaged, a mixture of records that people can guess is worth more than one re
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
-from rich.progress import track
 
 from ..algebra.arrays import Bytes
 from .randomness import KEY_BYTES, keystream
@@ -28,12 +28,11 @@ def unpackage(packaged: bytes) -> bytes:
     return _xor(body, keystream(_xor(tail, hashlib.sha256(body).digest()))(len(body)))
 
 
-def package_all(records: Bytes, secret: bytes, *, progress: bool = False) -> Bytes:
-    """Return a package of every row of an (M, length) array; the keys are the key stream of a secret."""
+def package_all(records: Iterable[Bytes], secret: bytes) -> Bytes:
+    """Return a package of every record, an (M, length) array; the keys are the key stream of a secret."""
     stream = keystream(secret)
-    rows = track(records, description="packaging", transient=True, disable=not progress)
-    packages = b"".join(package(record.tobytes(), stream(KEY_BYTES)) for record in rows)
-    return np.frombuffer(packages, dtype=np.uint8).reshape(len(records), -1)
+    packages = [package(record.tobytes(), stream(KEY_BYTES)) for record in records]
+    return np.frombuffer(b"".join(packages), dtype=np.uint8).reshape(len(packages), -1)
 
 
 def unpackage_all(packages: Bytes) -> Bytes:

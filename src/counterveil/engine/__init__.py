@@ -1,100 +1,22 @@
-"""How a server scans its rows: polynomials and tables mod q, and xors of records, exactly, in one pass each.
-
-`opened` lays codes out for the scan where that pays; everything else takes them either way, with the same answers. The
-plain way is NumPy. The fast way needs numba, which comes with the server extra.
-"""
+"""Where rows are scanned and records added up, and the parties that do it. `contract` says what that takes."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from ..algebra.arrays import Bytes, Codes, Vector
-from ..algebra.compiled import pays
-from ..algebra.field import Residues
-from . import plain
-from .blocks import Blocks
-from .plain import combine
-
-WORTHWHILE = 1 << 20  # bytes of codes: with fewer the plain way is done before code is compiled
-LASTING = 1 << 16  # the same for a server that stays
-_AT_ONCE = 64  # questions whose scans are begun: those that wait are done together
-
-Rows = Codes | Blocks
+from ..algebra.arrays import Bytes, Codes
+from .contract import Plan, Records, Rows
+from .cpu import LASTING, WORTHWHILE, CpuRecords, CpuRows, lay_out
 
 
-@cache
-def _plans() -> Any:
-    """Return the fast way, or None where there is no numba."""
-    try:
-        return importlib.import_module(".plans", __name__)
-    except ImportError:
-        return None
+def as_rows(rows: Codes | Rows) -> Rows:
+    """Return codes as rows that can be scanned, without laying them out."""
+    return CpuRows(rows) if isinstance(rows, np.ndarray) else rows
 
 
-def opened(codes: Codes, *, threads: int = 1, least: int = WORTHWHILE) -> Rows:
-    """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
-    narrow = codes.dtype in (np.uint8, np.uint16)
-    return Blocks(codes, threads) if narrow and codes.nbytes >= least and _plans() else codes
+def hold(records: Bytes | Records) -> Records:
+    """Return an array of records as records that can be added up."""
+    return CpuRecords(records) if isinstance(records, np.ndarray) else records
 
 
-def started(rows: Rows, scan: Callable[[], Vector]) -> Callable[[], Vector]:
-    """Start a scan, in a thread of its own where it is long and lets others work; return what waits for its result."""
-    if not isinstance(rows, Blocks):
-        values = scan()
-        return lambda: values
-    return _beside().submit(scan).result
-
-
-@cache
-def _beside() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scans")
-
-
-def polynomial(field: Residues, rows: Rows, coefficients: Sequence[Vector], largest: int, constant: int = 0) -> Vector:
-    """Return constant + sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
-
-    What a feature adds depends on its level alone, so a polynomial is a table; for many levels there is a shorter way
-    up to squares.
-    """
-    wide = isinstance(rows, Blocks) and rows.data.dtype != np.uint8
-    if not isinstance(rows, Blocks) or (wide and len(coefficients) > 2):
-        values = plain.polynomial(field, rows.codes if isinstance(rows, Blocks) else rows, coefficients, largest)
-        return field.add(values, constant) if constant else values
-    largest = min(largest, int(np.iinfo(rows.data.dtype).max))
-    if len(coefficients) <= 2 and not _plans().wants_table(rows.data, largest, field.q):
-        one, two = [*coefficients, np.zeros_like(coefficients[0])][:2]
-        return rows.scanned(_plans().polynomial(rows.data, one, two, constant, largest, field.q))
-    levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)
-    for c in reversed(coefficients):  # Horner
-        whole = field.mul(field.add(whole, c[:, None]), levels)
-    whole[0] = field.add(whole[0], constant)
-    return table(field, rows, whole.reshape(-1), np.full(len(whole), largest + 1))
-
-
-def table(field: Residues, rows: Rows, entries: Vector, sizes: NDArray[np.int64]) -> Vector:
-    """Return sum_j of the y_j-th entry of table j of every row y; tables of such sizes, one after the other."""
-    if isinstance(rows, Blocks):
-        return rows.scanned(_plans().table(rows.data, entries, sizes, field.q))
-    return plain.table(field, rows, np.split(entries, np.cumsum(sizes)[:-1]))
-
-
-def xor(
-    records: Bytes, chosen: NDArray[np.bool_], start: int = 0, end: int | None = None, *, least: int = 8 * WORTHWHILE
-) -> Bytes:
-    """Return the xor of bytes start to end of the chosen records, one per row of an (M, length) array."""
-    end = records.shape[1] if end is None else end
-    many = pays(len(records) * (end - start), least) and end - start >= 64 and records.flags.c_contiguous
-    if not many or not _plans():
-        return plain.xor(records[:, start:end], chosen)
-    total: Bytes = _plans().xor(records, chosen, start, end)
-    return total
-
-
-__all__ = ["LASTING", "WORTHWHILE", "Blocks", "Rows", "combine", "opened", "polynomial", "started", "table", "xor"]
+__all__ = ["LASTING", "WORTHWHILE", "Plan", "Records", "Rows", "as_rows", "hold", "lay_out"]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..algebra.arrays import Vector
+from ..applicant.ask import compile_question
 from ..applicant.conversation import Conversation, Do
 from ..applicant.explain import Explanation, explain
 from ..applicant.offer import Offer
@@ -18,9 +19,10 @@ from ..crypto.keys import SIGNATURE_BYTES, Issuer, SigningKey
 from ..crypto.packages import package_all
 from ..crypto.randomness import new_key
 from ..institution.database import Database
+from ..schema.costs import Costs
 from ..schema.frames import as_person
 from ..schema.layouts import Record
-from ..schema.preferences import Costs, Preferences
+from ..schema.preferences import Preferences
 from ..schemes.forms import Question
 from ..schemes.protocols import Seen
 from ..service.epochs import make_epoch
@@ -87,7 +89,7 @@ class Local:
 
     def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record]]:
         """Ask as a person with these codes; return what changes cost them, and the records."""
-        question, costs = self.deployment.question(own, wishes)
+        question, costs = compile_question(self.deployment, own, wishes)
         conversation = self._carried(question, spread=spread)
         return costs, conversation.checked(costs, self._issuer)
 

@@ -13,6 +13,7 @@ from ..institution.database import Database
 from ..schema.frames import Table, rows_as_frame
 from ..schema.preferences import Preferences
 from ..schema.schema import Schema
+from ..schemes import defaults
 from ..terms.deployment import AUTO, Deployment
 from .bank import Local
 
@@ -48,8 +49,8 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         accepted: Any = None,
         scheme: str = AUTO,
         n_neighbors: int = 1,
-        max_weight: int = 10,
-        shuffle: bool = True,
+        max_weight: int = defaults.MAX_WEIGHT,
+        shuffle: bool = defaults.SHUFFLE,
         servers: int | None = None,
     ) -> None:
         self.schema = schema

@@ -17,18 +17,20 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from ..algebra import checks
-from ..algebra.arrays import Vector
+from ..algebra.arrays import Codes
+from ..applicant.ask import compile_question
 from ..crypto.randomness import Fresh, new_key
 from ..errors import EmptyDatabase, NotOffered, OutOfRange
 from ..institution.database import Database
 from ..institution.verdicts import accepted_rows
 from ..schema.features import Numeric, is_missing
 from ..schema.frames import Table
+from ..schema.preferences import Preferences
 from ..schema.schema import Chosen, Schema
-from ..schemes.forms import Question
 from ..schemes.protocols import Size
-from ..terms.deployment import DOWNLOAD, OPENED, SEALED, Deployment
-from .leakage import estimate, populations
+from ..terms.deployment import OPENED, SEALED, Deployment
+from ..terms.parameters import DOWNLOAD
+from .leakage import clear_costs, estimate, populations
 
 Floats = NDArray[np.float64]
 
@@ -151,7 +153,7 @@ def _options(
     limit: int,
     generator: np.random.Generator,
 ) -> list[Option]:
-    rows = database.codes[:, schema.costed].astype(np.int64)
+    rows = database.codes
     exact = _exact_costs(schema, database, table, people)
     options = []
     chosen = {name: value for name, value in schema.choice({"scheme": "", "collusion": collusion}).items() if value}
@@ -159,7 +161,7 @@ def _options(
     chosen.pop("download_limit", None)
     limit = schema.choice({}).get("download_limit", limit)
     plain = Deployment.of(schema, record=database.record, **chosen)
-    costs = [plain.clear_costs(database.codes, schema.codes(person, clamp=True)) for person in people]
+    costs = [clear_costs(plain, database.codes, schema.codes(person, clamp=True)) for person in people]
     masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
     trials: list[tuple[str, int]] = [(OPENED, 1), *(("table/masked_differences", m) for m in masks), (SEALED, 1)]
     opened = _seconds(plain, rows)
@@ -240,12 +242,12 @@ def _exact_costs(schema: Schema, database: Database, table: Table, people: list[
     return totals
 
 
-def _seconds(deployment: Deployment, rows: Vector) -> float:
+def _seconds(deployment: Deployment, codes: Codes) -> float:
     """Time one answer of one server."""
     scheme = deployment.scheme
-    held = scheme.form.load(rows)
+    held = deployment.rows(codes)
     common = scheme.common(new_key(), scheme.digest(held), new_key())
-    question = Question(costs=[np.zeros(R + 1, dtype=np.int64) for R in scheme.form.levels])
+    question, _ = compile_question(deployment, np.zeros(codes.shape[1], dtype=np.int64), Preferences())
     query = scheme.query(question, Fresh())[0]
     began = time.perf_counter()
     for _ in scheme.stream(1, held, query, common):
@@ -255,7 +257,9 @@ def _seconds(deployment: Deployment, rows: Vector) -> float:
 
 def write_choice(option: Option) -> Schema:
     """Return the schema with the option's levels and parameters in it."""
-    made = option.deployment.parameters()
     limit = option.schema.choice({}).get("download_limit")
-    chosen = Chosen(**{name: made[name] for name in Chosen.__struct_fields__ if name in made}, download_limit=limit)
+    made = option.deployment.parameters().chosen()
+    if "norm" not in option.deployment.scheme.form.options:
+        del made["norm"]  # it says nothing
+    chosen = Chosen(**made, download_limit=limit)
     return msgspec.structs.replace(option.schema, deployment=chosen)

@@ -6,7 +6,6 @@ right rows afterwards, to count. Simulations: what is asked is drawn with a seed
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +20,12 @@ from ..algebra.field import Field
 from ..errors import NotOffered
 from ..institution.database import Database
 from ..schema.features import Categorical
-from ..schema.preferences import Tariff
 from ..schema.schema import Schema
-from ..schemes.forms import Question
+from ..schema.tariff import Tariff
+from ..schemes.forms import Question, form_named
+from ..schemes.forms.table import digit_groups, link_keys
 from ..schemes.reveals import Opened
-from ..schemes.scheme import Scheme
+from ..schemes.scheme import Scheme, pair_named
 from ..terms.deployment import Deployment
 from .oracles import Oracle, Shown, in_process, unbounded
 
@@ -82,14 +82,13 @@ def _costs(scheme: Scheme, shown: Shown, rows: int) -> Vector:
 
 
 def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,)) -> list[Point]:
-    """Ask from the origin and from the end of every axis: d + 1 honest questions (`linear`, `weighted`, `euclidean`).
+    """Ask from the origin and from the end of every axis: d + 1 honest questions to a form of power 2.
 
     ‖y‖² - ‖y - R e_j‖² = 2R y_j - R². Differences leave all rows shifted by one unknown vector, which the norms tell,
     together with one-hot columns that sum to a constant. A mask averages out over `repeats`.
     """
-    deployment, form = oracle.deployment, oracle.deployment.scheme.form
+    deployment = oracle.deployment
     R, d, truth = deployment.tariff.stretch, rows.shape[1], rows.astype(np.int64)
-    weight = None if form.name == "euclidean" else [1] * d
     totals: list[Any] = [0.0] * (d + 1)
     points, asked = [], 0
     for repeat in repeats:
@@ -98,7 +97,7 @@ def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,
                 x = np.zeros(d, dtype=np.int64)
                 if j:
                     x[j - 1] = R
-                shown = oracle.reveal(Question(x, weight))
+                shown = oracle.reveal(Question(x))
                 totals[j] = totals[j] + _costs(deployment.scheme, shown, len(rows))[: len(rows)]
             asked += 1
         along = np.stack([(totals[0] - total) / asked for total in totals[1:]], axis=1)
@@ -129,7 +128,7 @@ def _from_differences(deployment: Deployment, norms: Any, along: Any) -> Vector:
     return np.asarray(np.rint(first) + delta)
 
 
-# --- reading levels off sums: `table` deployments ------------------------------------------------------------------
+# --- reading levels off sums: tabular forms ------------------------------------------------------------------------
 
 
 class Digits:
@@ -139,22 +138,14 @@ class Digits:
     what they are differences from.
     """
 
-    def __init__(self, deployment: Deployment, most: int, *, keys: Sequence[int] = ()) -> None:
+    def __init__(self, deployment: Deployment, most: int, *, linked: bool = False) -> None:
         self.schema, self.reveal = deployment.schema, deployment.scheme.reveal
         self.levels = [f.largest + 1 for f in self.schema.cost_features]
         self._shifted = self.reveal.differences or not isinstance(self.reveal, Opened)  # costs are known up to a shift
         self._scale = (2 if self.reveal.differences else 1) * self.reveal.d_min if self.reveal.masked else 1
-        self._most = max(1, most // self._scale)
-        self.groups: list[list[int]] = []
-        for feature in (f for f in range(len(self.levels)) if f not in keys):
-            if self.groups and self.fits([*self.groups[-1], feature]):
-                self.groups[-1].append(feature)
-            else:
-                self.groups.append([*keys, feature])
-
-    def fits(self, group: Sequence[int]) -> bool:
-        """Say whether one row's number can hold them all."""
-        return math.prod(self.levels[f] for f in group) <= self._most
+        largest = [levels - 1 for levels in self.levels]
+        self.keys = link_keys(largest, most // self._scale) if linked else []
+        self.groups = digit_groups(largest, most // self._scale, self.keys)
 
     def question(self, group: Sequence[int]) -> Question:
         """Return the question that tells a group's levels."""
@@ -205,8 +196,8 @@ def linking(oracle: Oracle, rows: Codes) -> list[Point]:
     nothing to join.
     """
     truth, most = rows.astype(np.int64), unbounded(oracle.deployment.scheme).form.bound
-    keys = _keys(oracle.deployment, most)
-    digits = Digits(oracle.deployment, most, keys=keys)
+    digits = Digits(oracle.deployment, most, linked=True)
+    keys = digits.keys
     if len(digits.groups) == 1:
         shown = digits.read(digits.groups[0], oracle, len(rows))[:, np.argsort(digits.groups[0])]
         common = Counter(map(tuple, shown.tolist())) & Counter(map(tuple, truth.tolist()))
@@ -223,29 +214,6 @@ def linking(oracle: Oracle, rows: Codes) -> list[Point]:
                 joined.setdefault(mark, {}).update(zip(group, row, strict=True))
         points.append(_linked(tickets, joined, keys, truth))
     return points
-
-
-def _keys(deployment: Deployment, most: int) -> list[int]:
-    """Return the features to join on: those with the most levels, as long as any other fits in beside them."""
-    digits, keys = Digits(deployment, most), list[int]()
-    features = range(len(digits.levels))
-    if digits.fits(features):
-        return []
-    for feature in sorted(features, key=lambda f: -digits.levels[f]):
-        others = [f for f in features if f not in (*keys, feature)]
-        if others and all(digits.fits([*keys, feature, other]) for other in others):
-            keys.append(feature)
-    return keys
-
-
-def tickets_needed(deployment: Deployment, rows: int) -> int:
-    """Return how many tickets it takes to read, or to link, all features of a `table` deployment, or to fetch all."""
-    if not deployment.scheme.reveal.capacity(deployment.scheme.field, rows):
-        return rows
-    if not deployment.scheme.reveal.shuffle:
-        return len(Digits(deployment, deployment.tariff.cap).groups)
-    most = unbounded(deployment.scheme).form.bound
-    return len(Digits(deployment, most, keys=_keys(deployment, most)).groups)
 
 
 def _linked(tickets: int, joined: dict[tuple[int, ...], dict[int, int]], keys: list[int], truth: Vector) -> Point:
@@ -330,8 +298,8 @@ def attack_all(
     reports = []
     d_min = d_min or 4 * Tariff(database.schema, 1, 1).stretch
     for plan in track(list(_plans(d_min)), description="attacks", transient=True, disable=not progress):
-        stretched = not plan.scheme.startswith("table")
-        held = one_hot(database) if stretched else database
+        form, _ = pair_named(plan.scheme)
+        held = database if form_named(form).tabular else one_hot(database)
         try:
             deployment = Deployment.of(held.schema, scheme=plan.scheme, record=held.record, **plan.parameters)
         except NotOffered:
@@ -353,11 +321,11 @@ def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100)
     against += (f", d_min {reveal.d_min}" if reveal.masked else "") + (", shuffled" if reveal.shuffle else "")
     against += ", as deployed"
     reports = []
-    if scheme.form.name == "table":
+    if scheme.form.tabular:
         name, attack = ("linking orders", linking) if reveal.shuffle else ("level reading", level_reading)
         stops = _TICKETS if reveal.capacity(scheme.field, len(rows)) else _ROW
         reports.append(Report(name, against, tuple(attack(oracle, rows)), stops))
-    elif not reveal.shuffle and scheme.form.name != "even_norm":
+    elif not reveal.shuffle and scheme.form.power == 2:
         reports.append(Report("multilateration", against, tuple(multilateration(oracle, rows)), _TICKETS))
     probed = tuple(probing(oracle, rows, tickets=tickets))
     return [*reports, Report("probing", against, probed, "few tickets: one is a row")]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import socket
 import statistics
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,8 +25,8 @@ import numpy as np
 from .. import engine
 from ..algebra.field import Field, smallest_prime_above
 from ..applicant.client import Client
-from ..crypto.keys import COMMON, PRIVATE, Issuer, write_keys
 from ..crypto.randomness import Fresh, new_key
+from ..engine import Plan, cpu
 from ..errors import MissingPackage
 from ..inprocess.bank import local
 from ..institution.database import Database
@@ -37,6 +35,7 @@ from ..schema.schema import Schema
 from ..schemes.fetch import make_spir
 from ..schemes.forms import Question
 from ..schemes.scheme import Scheme, make_scheme
+from .processes import serving
 
 RECORD = 146  # bytes: a signed record of the German credit data
 NOBODY, SERVER, TWO, THREE = (
@@ -108,7 +107,7 @@ def _codes(rows: int, d: int, levels: int) -> Any:
 
 def _scan(scheme: Scheme, codes: Any, threads: int) -> Callable[[], object]:
     """Return what one server computes for one question: a value a row."""
-    laid = engine.opened(codes, threads=threads, least=0)
+    laid = engine.lay_out(codes, threads=threads, least=0)
     query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
     return lambda: scheme.form.evaluate(scheme.field, laid, query)
 
@@ -134,7 +133,7 @@ def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
     yield Timed(
         "SPIR's xor of records, one thread",
         TWO,
-        best(lambda: engine.xor(records, chosen, least=0)),
+        best(lambda: cpu.xor(records, chosen, least=0)),
         count,
         records.size,
     )
@@ -148,7 +147,7 @@ def together(rows: int, d: int, threads: int, count: int = 64) -> Iterator[Timed
     )
     for name, levels, weights in forms:
         scheme, codes = make_scheme(f"{name}/distances", levels=levels - 1, d=d, **weights), _codes(rows, d, levels)
-        laid = engine.opened(codes, threads=threads, least=0)
+        laid = engine.lay_out(codes, threads=threads, least=0)
         queries = [Fresh().elements(scheme.field.q, scheme.form.symbols) for _ in range(count)]
         scan = partial(scheme.form.evaluate, scheme.field, laid)
         with ThreadPoolExecutor(count) as pool:
@@ -183,13 +182,13 @@ def shapes(threads: int, size: int = 1 << 25) -> Iterator[Timed]:
             field = Field(smallest_prime_above(1 << (bits - 1)))
             kind = np.min_scalar_type(levels - 1)
             codes = generator.integers(0, levels, (size // d // kind.itemsize, d), dtype=kind)
-            laid = engine.opened(codes, threads=threads, least=0)
+            laid = engine.lay_out(codes, threads=threads, least=0)
             if name == "table":
-                entries, sizes = Fresh().elements(field.q, levels * d), np.full(d, levels)
-                work = partial(engine.table, field, laid, entries, sizes)
+                entries = Fresh().elements(field.q, levels * d)
+                work = partial(laid.scan, Plan("table", field, (entries,), sizes=(levels,) * d))
             else:
                 coefficients = [Fresh().elements(field.q, d) for _ in range(2)]
-                work = partial(engine.polynomial, field, laid, coefficients, levels - 1)
+                work = partial(laid.scan, Plan("polynomial", field, tuple(coefficients), levels - 1))
             what = f"{name}, {levels:,} levels, d = {d}, q of {bits} bits"
             yield Timed(what, TWO, best(work, 5), len(codes), codes.nbytes)
 
@@ -202,7 +201,7 @@ def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:
             continue  # beyond what `auto` would take
         scheme = make_scheme(name, levels=15, d=d, cap=2250, shuffle=shuffle)
         query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
-        laid = engine.opened(codes, threads=threads, least=0)
+        laid = engine.lay_out(codes, threads=threads, least=0)
 
         def answer(scheme: Scheme = scheme, query: Any = query, laid: Any = laid) -> None:
             for _ in scheme.stream(1, laid, query, scheme.common(new_key(), bytes(32), b"bench")):
@@ -347,51 +346,25 @@ def questions(rows: int, d: int, rounds: int = 7) -> Iterator[Asked]:
         bank = local(database, scheme)
         times = [_ask(lambda bank=bank: bank.ask(person)) for _ in range(rounds)]  # type: ignore[misc]
         yield Asked(f"in process, {scheme}", rows, statistics.median(times))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_keys(folder)
-        database.sign(Issuer.load(folder / PRIVATE)).save(folder / "bundle")
-        for scheme in ("table/differences", "table/sealed"):
-            with _servers(folder, scheme) as urls, Client(urls, patience=60) as client:
-                client.ask(person)
-                before = [(p.traffic.body_up, p.traffic.body_down) for p in client.peers]
-                times = [_ask(lambda client=client: client.ask(person)) for _ in range(rounds)]  # type: ignore[misc]
-                up, down = (
-                    sum(
-                        (p.traffic.body_up, p.traffic.body_down)[i] - b[i]
-                        for p, b in zip(client.peers, before, strict=True)
-                    )
-                    for i in (0, 1)
-                )
-                what = f"over HTTP, {scheme}"
-                yield Asked(what, rows, statistics.median(times), up // rounds, down // rounds)
+    for scheme in ("table/differences", "table/sealed"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            serving(Path(folder), database, scheme=scheme, is_open=True) as servers,
+            Client([server.url for server in servers]) as client,
+        ):
+            client.ask(person)
+            before = _bodies(client)
+            times = [_ask(lambda client=client: client.ask(person)) for _ in range(rounds)]  # type: ignore[misc]
+            up, down = (now - then for now, then in zip(_bodies(client), before, strict=True))
+            yield Asked(f"over HTTP, {scheme}", rows, statistics.median(times), up // rounds, down // rounds)
+
+
+def _bodies(client: Client) -> tuple[int, int]:
+    """Return how many bytes of bodies went up and came down so far, at all servers."""
+    return sum(p.traffic.body_up for p in client.peers), sum(p.traffic.body_down for p in client.peers)
 
 
 def _ask(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return 1000 * (time.perf_counter() - began)
-
-
-@contextmanager
-def _servers(folder: Path, scheme: str) -> Iterator[list[str]]:
-    """Run two servers on free ports."""
-    ports = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    processes = []
-    for n, port in enumerate(ports, start=1):
-        command = [sys.executable, "-c", "from counterveil.cli import main; main()", "serve", str(folder / "bundle")]
-        command += ["--server", str(n), "--common-key", str(folder / COMMON), "--open", "--new-ledger"]
-        command += ["--ledger", str(folder / f"{scheme.replace('/', '-')}-{n}"), "--port", str(port)]
-        command += ["--scheme", scheme, "--log-level", "error"]
-        processes.append(subprocess.Popen(command))  # noqa: S603
-    try:
-        yield [f"http://127.0.0.1:{port}" for port in ports]
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait()

@@ -24,11 +24,14 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from ..algebra import checks
-from ..algebra.arrays import Order, Vector
+from ..algebra.arrays import Codes, Order, Vector
 from ..algebra.field import Field
+from ..applicant.ask import compile_question
 from ..crypto.randomness import CommonRandomness
 from ..errors import OutOfRange, WrongType
+from ..schema.preferences import Preferences
 from ..schemes.reveals import Opened, Reveal, Sealed
+from ..terms.deployment import Deployment
 from .matchings import TooMany, log_permanent
 
 Floats = NDArray[np.float64]
@@ -76,6 +79,13 @@ class Population:
     def total(self) -> int:
         """How many rows there are to draw from."""
         return int(self.counts.sum())
+
+
+def clear_costs(deployment: Deployment, codes: Codes | Vector, own: Vector) -> Vector:
+    """Return what every row costs a person with these codes and no preferences, in the clear: to measure."""
+    _, costs = compile_question(deployment, own, Preferences())
+    columns = [table[codes[:, j]] for table, j in zip(costs.tables, deployment.schema.costed, strict=True)]
+    return np.asarray(np.stack(columns).sum(axis=0), dtype=np.int64)
 
 
 def populations(costs: Iterable[Vector]) -> list[Population]:

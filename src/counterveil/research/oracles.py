@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ..algebra.arrays import Vector
+from ..applicant.ask import compile_question
 from ..applicant.client import Client
 from ..errors import OutOfRange
 from ..inprocess.bank import Local
 from ..institution.database import Database
 from ..schema.preferences import Preferences
 from ..schemes.forms import Question
-from ..schemes.forms.table import Table as TableForm
 from ..schemes.scheme import Scheme
 from ..terms.deployment import Deployment
 
@@ -38,11 +38,9 @@ class Shown(NamedTuple):
 
 def unbounded(scheme: Scheme) -> Scheme:
     """Return the scheme as a cheat asks it: costs as large as the field holds, which no server can see."""
-    if not isinstance(scheme.form, TableForm):
-        return scheme
     q, protocol = scheme.field.q, scheme.protocol
     room = bisect_left(range(q), q, key=lambda bound: protocol.least(bound, scheme.reveal, scheme.servers)) - 1
-    return replace(scheme, form=replace(scheme.form, cap=room // scheme.form.d))
+    return replace(scheme, form=scheme.form.unbounded(room))
 
 
 class Asking:
@@ -71,7 +69,7 @@ class Asking:
 
     def fetch(self, own: Vector) -> Vector:
         """Ask as a person with these codes; return the codes of the record that comes back."""
-        question, _ = self.deployment.question(own, Preferences())
+        question, _ = compile_question(self.deployment, own, Preferences())
         return self._asked(question, self.deployment).record
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algebra.arrays import Vector
-from ..errors import MissingValue, OutOfRange, UnknownValue, WrongType
+from ..errors import InvalidInput, MissingValue, OutOfRange, UnknownValue, WrongType
 
 Value = str | int | float | bool | None
 Plain = str | int | float | bool
@@ -81,21 +81,24 @@ class _Common(
         """Return the code of every value; refuse what has none, naming the row."""
         gone = _missing(values)
         if gone.any() and self.missing == "refuse":
-            raise MissingValue(f"{self.name}[{int(np.argmax(gone))}]", got="nothing", expected=self._expected())
+            raise MissingValue(self.name, row=int(np.argmax(gone)), got="nothing", expected=self._expected())
         codes = np.full(len(values), self.steps + 1, dtype=np.int64)
         there = np.flatnonzero(~gone)
         if gone.any():
             values = values[there] if isinstance(values, np.ndarray) else [values[int(i)] for i in there]
-        codes[there] = self._codes(values, there, clamp)
+        try:
+            codes[there] = self._codes(values, clamp)
+        except InvalidInput as error:
+            raise error if error.row is None else error.at(error.what, int(there[error.row])) from None
         return codes
 
-    def _codes(self, values: Sequence[Any], rows: NDArray[np.intp], clamp: bool) -> Vector:
-        """Return the codes of values that are there; `rows` says where they stood."""
+    def _codes(self, values: Sequence[Any], clamp: bool) -> Vector:
+        """Return the codes of values, none of which is missing."""
         lookup = {plain(value): code for code, value in enumerate(self._listed())}
         codes = np.fromiter((_find(lookup, v) for v in values), dtype=np.int64, count=len(values))
         if (codes < 0).any():
             first = int(np.argmax(codes < 0))
-            raise UnknownValue(f"{self.name}[{int(rows[first])}]", got=repr(values[first]), expected=self._expected())
+            raise UnknownValue(self.name, row=first, got=repr(values[first]), expected=self._expected())
         return codes
 
     def _listed(self) -> Sequence[Plain]:
@@ -179,13 +182,13 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         """R, the largest code of a value that is there."""
         return self.levels if self.levels is not None else round((self.high - self.low) / (self.step or 1))
 
-    def _codes(self, values: Sequence[Any], rows: NDArray[np.intp], clamp: bool) -> Vector:
+    def _codes(self, values: Sequence[Any], clamp: bool) -> Vector:
         numbers = as_numbers(self.name, values)
         slack = 1e-9 * (self.high - self.low)
         outside = ~((numbers >= self.low - slack) & (numbers <= self.high + slack))
         if outside.any() and not (clamp and np.isfinite(numbers).all()):
             first = int(np.argmax(outside))
-            raise OutOfRange(f"{self.name}[{int(rows[first])}]", got=numbers[first], expected=self._expected())
+            raise OutOfRange(self.name, row=first, got=numbers[first], expected=self._expected())
         return np.rint(self.position(numbers) * self.steps).astype(np.int64)
 
     def position(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -312,7 +315,7 @@ def as_numbers(what: str, values: Sequence[Any]) -> NDArray[np.float64]:
                 raise TypeError
             numbers[row] = float(value)
         except (TypeError, ValueError, OverflowError):
-            raise WrongType(f"{what}[{row}]", got=repr(value)[:60], expected="a number") from None
+            raise WrongType(what, row=row, got=repr(value)[:60], expected="a number") from None
     return numbers
 
 

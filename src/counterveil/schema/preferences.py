@@ -1,14 +1,13 @@
 """What an applicant prefers, and how it becomes a cost for every level of every feature.
 
 Security: private to the applicant. Whatever is preferred, the question has the same shape: a cost for every level, or a
-weight for every feature. The numbers that bound those costs are public, in `Tariff`.
+weight for every feature. The numbers that bound those costs are public: `tariff` has them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,15 +16,12 @@ from numpy.typing import NDArray
 from ..algebra import checks
 from ..algebra.arrays import Vector
 from ..errors import MissingValue, NotOffered, OutOfRange, UnknownName, WrongShape, WrongType
+from .costs import CONSTRAINTS, Costs
 from .features import Categorical, Feature, Numeric, Value, as_numbers
-from .schema import Schema
+from .tariff import Tariff
 
 Metric = Literal["l2", "l1", "mad", "heom"]
 Floats = NDArray[np.float64]
-
-CONSTRAINTS = ("immutable", "ranges", "increase_only", "decrease_only", "forbidden")
-
-_LEAST_UNIT = 100  # so that fractions of a full change can be told apart when no feature has many levels
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,58 +87,6 @@ def _names(what: str, values: Any) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-@dataclass(frozen=True)
-class Tariff:
-    """The public numbers that bound every cost: nothing here depends on who asks (rule 11)."""
-
-    schema: Schema
-    max_weight: int  # L
-    d_min: int
-
-    @cached_property
-    def stretch(self) -> int:
-        """The most levels that an ordered feature has; all are stretched to it, so that full ranges count the same."""
-        return max([f.steps for f in self.schema.cost_features if f.ordered], default=1)
-
-    @property
-    def unit(self) -> int:
-        """The cost, at weight 1, of a change across a whole range."""
-        return max(self.stretch**2, _LEAST_UNIT)
-
-    @property
-    def cap(self) -> int:
-        """C, the most that an allowed change of one feature costs; one-hot categories count twice."""
-        twice = any(isinstance(f, Categorical) and f.encoding == "one-hot" for f in self.schema.cost_features)
-        return self.max_weight * self.unit * (2 if twice else 1)
-
-    @property
-    def forbidden(self) -> int:
-        """F = dC + d_min, the cost of a forbidden change: more than every allowed total."""
-        return len(self.schema.cost_features) * self.cap + self.d_min
-
-
-@dataclass(frozen=True, repr=False)
-class Costs:
-    """Preferences compiled for one question: a cost and a verdict for every level of every cost feature."""
-
-    features: Sequence[Feature]
-    own: Vector  # the applicant's codes
-    tables: list[Vector]
-    allowed: list[dict[str, NDArray[np.bool_]]]  # for each feature, what each of its constraints allows
-
-    def of(self, codes: Sequence[int] | Vector) -> list[int]:
-        """Return what each feature of a row costs."""
-        return [int(table[code]) for table, code in zip(self.tables, codes, strict=True)]
-
-    def violated(self, codes: Sequence[int] | Vector) -> dict[str, list[str]]:
-        """Return, for each feature of a row whose constraints do not hold, which ones."""
-        broken = {
-            feature.name: [kind for kind, may in allowed.items() if not may[code]]
-            for feature, allowed, code in zip(self.features, self.allowed, codes, strict=True)
-        }
-        return {name: kinds for name, kinds in broken.items() if kinds}
-
-
 def compile_costs(tariff: Tariff, own: Vector, preferences: Preferences) -> Costs:
     """Return the applicant's costs in the units of the tariff; refuse preferences that name no feature or level."""
     features = tariff.schema.cost_features
@@ -160,7 +104,7 @@ def compile_costs(tariff: Tariff, own: Vector, preferences: Preferences) -> Cost
         cost = np.rint(exact).astype(np.int64)
         tables.append(np.where(free, cost * weights[feature.name], tariff.forbidden))
         allowed.append(may)
-    return Costs(features, own, tables, allowed)
+    return Costs(features, own, tables, allowed, list(weights.values()))
 
 
 def _weights(tariff: Tariff, preferences: Preferences) -> dict[str, int]:
@@ -266,4 +210,4 @@ def _codes(what: str, feature: Feature, values: list[Any]) -> Vector:
     try:
         return feature.codes(values) if values else np.zeros(0, dtype=np.int64)
     except (MissingValue, OutOfRange, WrongType) as error:
-        raise type(error)(what, got=error.got, expected=error.expected) from None
+        raise error.at(what) from None

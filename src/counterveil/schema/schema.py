@@ -52,6 +52,8 @@ _HEADER = """\
 class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an institution chose for its deployment, as far as it did: the `[deployment]` of a schema file.
 
+    Its fields are those of `terms.parameters.Parameters`, and the limit that `scheme = "auto"` goes by.
+
     `counterveil advise` writes it; `counterveil serve` and `local` start from it.
     """
 
@@ -62,6 +64,8 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     max_weight: int | None = None
     shuffle: bool | None = None
     d_min: int | None = None
+    norm: int | None = None
+    options: dict[str, dict[str, Any]] | None = None  # own parameters of the form
     download_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # MiB; what `scheme = "auto"` goes by
 
     def given(self) -> dict[str, Any]:
@@ -103,10 +107,10 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
     def choice(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was chosen for the deployment, and over it what is given now.
 
-        Another scheme has another mask, and needs other servers; so do more that may collude.
+        Another scheme has another mask and other options, and needs other servers; so do more that may collude.
         """
         chosen = self.deployment.given() if isinstance(self.deployment, Chosen) else {}
-        follows = {"scheme": ("d_min", "servers", "collusion"), "collusion": ("servers",)}
+        follows = {"scheme": ("d_min", "norm", "options", "servers", "collusion"), "collusion": ("servers",)}
         for name in [name for cause, names in follows.items() if cause in given for name in names]:
             chosen.pop(name, None)
         return chosen | dict(given)
@@ -151,7 +155,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
             try:
                 codes.append(int(feature.codes([value], clamp=clamp)[0]))
             except (MissingValue, WrongType) as error:
-                raise type(error)(feature.name, got=error.got, expected=error.expected) from None
+                raise error.at(feature.name) from None
         return np.array(codes, dtype=np.int64)
 
     def values(self, codes: Iterable[int]) -> dict[str, Value]:

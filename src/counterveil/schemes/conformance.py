@@ -1,10 +1,14 @@
 """What every form, every reveal and every protocol must do; run these on your own before you put them in the table.
 
 Each check raises `AssertionError` with what was broken. They test the contract alone: that the algebra closes, that the
-public numbers are honest. That a form's cost is the cost you meant is for a test of your own.
+public numbers are honest, that an answer is explained with the costs that were asked. That a form's cost is the cost
+you meant is for a test of your own.
 """
 
 from __future__ import annotations
+
+from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,11 +17,31 @@ from ..algebra.arrays import Vector
 from ..algebra.field import Field, Residues, smallest_prime_above
 from ..crypto.randomness import CommonRandomness, Fresh, Streams
 from ..crypto.sharing import reconstruct, split
+from ..errors import NotOffered
+from ..schema.costs import PREFERENCES
+from ..schema.features import Boolean, Categorical, Numeric
+from ..schema.preferences import Preferences, compile_costs
+from ..schema.schema import Schema
+from ..schema.tariff import Tariff
 from .forms import Form, Question
 from .reveals import Opened, Reveal
 from .scheme import Scheme, run
 
 _ROOMY = 2**61 - 1  # a field in which no honest cost wraps
+_SCHEMA = Schema(
+    features=(
+        Numeric(name="number", low=0, high=4, step=1),
+        Boolean(name="flag"),
+        Categorical(name="kind", values=("a", "b", "c"), encoding="one-hot"),
+    )
+)
+_TARIFF = Tariff(_SCHEMA, 3, 1)
+_WISHES: dict[str, Any] = {  # of a person whose codes are all 0; a form gets those that it offers
+    "weights": {"number": 3, "kind": 2},
+    "immutable": ["flag"],
+    "ranges": {"number": (None, 2)},
+    "forbidden": {"kind": ["c"]},
+}
 
 
 def check_form(form: Form, rows: ArrayLike, question: Question) -> None:
@@ -40,6 +64,42 @@ def check_form(form: Form, rows: ArrayLike, question: Question) -> None:
         cleaned = [field.sub(form.evaluate(field, codes, Q), k) for Q, k in zip(queries, known, strict=True)]
         value = reconstruct(field, alphas, cleaned, degree)
         _hold(np.array_equal(value, costs), f"{form.name}: shares of degree {collusion} do not give the cost")
+
+
+def check_kind(kind: type[Form]) -> None:
+    """Check a form as it is registered: on its own example, and in a deployment if it can be deployed."""
+    form, rows, questions = kind.example()
+    secrets = {tuple(form.encode(question)) for question in questions}
+    _hold(len(secrets) == len(questions) > 1, f"{form.name}: its example needs questions with different secrets")
+    for question in questions:
+        check_form(form, rows, question)
+    try:
+        made = kind.for_tariff(_TARIFF)
+    except NotOffered:
+        return
+    _hold(kind.offers <= set(PREFERENCES), f"{form.name}: offers what is no preference")
+    _hold(all(hasattr(made, name) for name in kind.options), f"{form.name}: has no value for one of its options")
+    for wishes in ({}, _WISHES):
+        offered = {name: value for name, value in wishes.items() if name in kind.offers}
+        _check_deployed(made, Preferences.of(offered))
+
+
+def _check_deployed(form: Form, preferences: Preferences) -> None:
+    """Check that rows cost what the explanation says, and that every forbidden row costs more than all others."""
+    levels = [range(feature.largest + 1) for feature in _SCHEMA.features]
+    codes = np.array(list(product(*levels)))
+    prepared = form.prepare(_TARIFF, codes)
+    question, costs = form.question(_TARIFF, compile_costs(_TARIFF, codes[0], preferences))
+    check_form(form, prepared, question)
+    paid, said = form.costs(prepared, question), np.array([sum(costs.of(row)) for row in codes])
+    _hold(np.array_equal(paid, said), f"{form.name}: rows cost something else than the explanation says")
+    _hold(paid[0] == 0 and paid[1:].min() > 0, f"{form.name}: staying costs something, or a change costs nothing")
+    broken = np.array([len(costs.violated(row)) for row in codes])
+    if broken.any():
+        dearest, cheapest = paid[broken == 0].max(), paid[broken > 0].min()
+        _hold(cheapest > dearest, f"{form.name}: a forbidden row costs {cheapest}, an allowed one {dearest}")
+        fewest = all(paid[broken < n].max() < paid[broken == n].min() for n in set(broken.tolist()) - {0})
+        _hold(fewest or not form.forbids_evenly, f"{form.name}: the least total does not break the fewest constraints")
 
 
 def check_reveal(reveal: Reveal, field: Residues, costs: Vector, common: CommonRandomness) -> None:

@@ -21,13 +21,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import engine
 from ..algebra import checks
 from ..algebra.arrays import Bytes, Order
 from ..algebra.field import Ring
 from ..algebra.gf256 import GF256
 from ..crypto.randomness import CommonRandomness, Fresh, Randomness
 from ..crypto.sharing import reconstruct, split, zero_share
+from ..engine import Records, hold
 from ..engine.party import Party, Send, Take
 from ..errors import EmptyDatabase, TooFewServers, WrongShape, WrongType
 
@@ -127,7 +127,7 @@ class Subsets:
     def answer(
         self,
         server: int,
-        records: Bytes,
+        records: Records | Bytes,
         query: Bytes,
         common: CommonRandomness,
         *,
@@ -136,14 +136,14 @@ class Subsets:
     ) -> Bytes:
         """Return the xor of the chosen parts, under the pad that all servers share for this request."""
         checks.integer("server", server, 1, self.servers)
-        _check_length("records", records, self.length)
+        held = _held(records, self.length)
         count = len(records) if order is None else len(order)
         packed = self.check("record query", query, count)
         selected = np.unpackbits(packed, count=count * self.parts, bitorder="little").reshape(count, self.parts)
         chosen = _by_row(selected, order, len(records)).astype(bool)
         total = np.zeros(self.part, dtype=np.uint8)
         for j, (start, end) in enumerate(self._bounds):
-            total[: end - start] ^= engine.xor(records, np.ascontiguousarray(chosen[:, j]), start, end)
+            total[: end - start] ^= held.xor(np.ascontiguousarray(chosen[:, j]), start, end)
         return total ^ common.elements("record", 256, self.part, request=request).astype(np.uint8)
 
     def recover(self, answers: Sequence[Bytes]) -> bytes:
@@ -197,7 +197,7 @@ class Polynomials:
     def answer(
         self,
         server: int,
-        records: Bytes,
+        records: Records | Bytes,
         query: Bytes,
         common: CommonRandomness,
         *,
@@ -206,14 +206,14 @@ class Polynomials:
     ) -> Bytes:
         """Return sum_i query_i * record_i + sum_t alpha^t Z'_t, t = 1..N-1."""
         checks.integer("server", server, 1, self.servers)
-        _check_length("records", records, self.length)
+        held = _held(records, self.length)
         count = len(records) if order is None else len(order)
         scalars = _by_row(self.check("record query", query, count), order, len(records))
         pads = [
             common.elements("record", 256, self.length, request=request, coefficient=t) for t in range(1, self.servers)
         ]
         pad = zero_share(_GF256, self.alphas[server - 1], pads)
-        return engine.combine(records, scalars) ^ pad.astype(np.uint8)
+        return held.combine(scalars) ^ pad.astype(np.uint8)
 
     @property
     def part(self) -> int:
@@ -305,7 +305,7 @@ def _some(seats: Sequence[int], size: int, draw: Randomness) -> tuple[int, ...]:
 def served(
     spir: Spir,
     place: int,
-    records: Bytes,
+    records: Records,
     count: int,
     common: Callable[[], tuple[CommonRandomness, Order | None]],
     request: int,
@@ -344,9 +344,13 @@ def run(
     return RecordTranscript(queries, spir.recover(answers))
 
 
-def _check_length(what: str, records: Bytes, length: int) -> None:
-    if records.ndim != 2 or records.shape[1] != length:
-        raise WrongShape(what, got=f"shape {records.shape}", expected=f"(any, {length})")
+def _held(records: Records | Bytes, length: int) -> Records:
+    if isinstance(records, np.ndarray) and records.ndim != 2:
+        raise WrongShape("records", got=f"shape {records.shape}", expected=f"(any, {length})")
+    held = hold(records)
+    if held.length != length:
+        raise WrongShape("records", got=f"shape ({len(held)}, {held.length})", expected=f"(any, {length})")
+    return held
 
 
 def _by_row(values: NDArray[np.uint8], order: Order | None, rows: int) -> NDArray[np.uint8]:

@@ -20,9 +20,10 @@ from ..algebra import checks
 from ..algebra.arrays import Bytes, Codes, Vector
 from ..algebra.field import Residues
 from ..crypto.randomness import VERSION, Common, Fresh, Randomness, Streams, frame, new_key
-from ..engine import Blocks
+from ..engine import Rows, as_rows, hold
 from ..engine.party import Inbox, Party, Role, Send, Take, chained, play
 from ..errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
+from . import defaults
 from .forms import Form, Question, make_form
 from .protocols import Choose, Held, Outcome, Protocol, Request, Seen, Size, make_protocol
 from .reveals import Reveal, make_reveal
@@ -140,6 +141,11 @@ class Scheme:
         """Whether a nearest row is found for every question; masked retrieval is approximate (rule 8)."""
         return self.reveal.exact
 
+    @property
+    def rebuilt_after(self) -> int | None:
+        """How many tickets rebuild the rows by the attacks we know; None where no attack does."""
+        return self.reveal.rebuilt_after(self.form, self.field)
+
     def query(self, question: Question, randomness: Randomness) -> Vector:
         """Return one query for each server, the rows of an (N, symbols) array.
 
@@ -166,7 +172,7 @@ class Scheme:
         return self.protocol.answer(self, seat, request, tuple(range(self.servers) if among is None else among), held)
 
     def stream(
-        self, server: int, rows: ArrayLike | Blocks, query: ArrayLike, common: Streams, records: Bytes | None = None
+        self, server: int, rows: ArrayLike | Rows, query: ArrayLike, common: Streams, records: Bytes | None = None
     ) -> Iterator[Any]:
         """Return the answer of server n = 1..N to a question, part by part; records are needed where it brings them.
 
@@ -174,13 +180,14 @@ class Scheme:
         """
         checks.integer("server", server, 1, self.servers)
         share = self.field.check("query", query, self.symbols)
-        codes = rows if isinstance(rows, Blocks) else self.form.load(rows)
-        party = self.answering(server - 1, 0, Held(codes, records, lambda _: common))
+        held = rows if isinstance(rows, Rows) else as_rows(self.form.load(rows))
+        brought = None if records is None else hold(records)
+        party = self.answering(server - 1, 0, Held(held, brought, lambda _: common))
         next(party)
         return _sent(party, share)
 
     def answer(
-        self, server: int, rows: ArrayLike | Blocks, query: ArrayLike, common: Streams, records: Bytes | None = None
+        self, server: int, rows: ArrayLike | Rows, query: ArrayLike, common: Streams, records: Bytes | None = None
     ) -> Any:
         """Return the answer of server n = 1..N, whole: an array of symbols."""
         return np.concatenate(list(self.stream(server, rows, query, common, records)))
@@ -289,7 +296,10 @@ def run(
     codes = scheme.form.load(rows)
     shared = common or scheme.common(new_key(), scheme.digest(rows), b"run")
     size = Size(len(codes), 0 if records is None else records.shape[1])
-    asked, held = scheme.requests(size), Held(codes, records, lambda _: shared)
+    asked, held = (
+        scheme.requests(size),
+        Held(as_rows(codes), None if records is None else hold(records), lambda _: shared),
+    )
     seats, messages = range(scheme.servers), list[tuple[Role, Send]]()
     parties: dict[Role, Party[Any]] = {"applicant": scheme.ask(question, size, randomness or Fresh())}
     for seat in seats:
@@ -334,9 +344,9 @@ def make_scheme(
     *,
     levels: int | Sequence[int],
     d: int,
-    shuffle: bool = False,
-    d_min: int = 1,
-    expansion: int = 1,
+    shuffle: bool = defaults.SHUFFLE_BARE,
+    d_min: int = defaults.D_MIN,
+    expansion: int = defaults.EXPANSION,
     servers: int | None = None,
     collusion: int | None = None,
     alphas: Sequence[int] | None = None,

@@ -72,6 +72,7 @@ class Operator:
             ("tickets", "open: everyone makes their own" if terms.tickets == "open" else self._left(questions)),
             ("requests held in the ledger", f"{self._server.ledger.count():,}"),
             ("one question gives away", f"{self._bits:,.1f} bits ({terms.parameters.scheme})"),
+            ("how long that lasts", self._server.epoch.deployment.lasts()),
             ("given away so far", f"{leaked:,.0f} bits" + (f" of {self._budget:,.0f}" if self._budget else "")),
         ]
         minutes = [{"answered": minute.answered, "refused": minute.refused} for minute in list(self._minutes)]

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from .. import engine
 from ..algebra import checks
-from ..algebra.arrays import Bytes
 from ..crypto.keys import SigningKey
-from ..engine import Rows
+from ..engine import Records, Rows
 from ..errors import InvalidBundle, InvalidKey, InvalidTerms
 from ..institution.database import Database
 from ..schemes.protocols import Size
@@ -27,12 +26,12 @@ class Epoch:
     issued: SignedTerms
     deployment: Deployment
     rows: Rows
-    records: Bytes
+    records: Records
 
     @property
     def size(self) -> Size:
         """The public sizes of a question."""
-        return Size(len(self.rows), self.records.shape[1], self.deployment.k)
+        return Size(len(self.rows), self.records.length, self.deployment.k)
 
 
 def make_epoch(
@@ -44,8 +43,8 @@ def make_epoch(
     least: int = engine.WORTHWHILE,
 ) -> Epoch:
     """Lay a database's rows out for scans; `least` is how many bytes of codes make that worthwhile."""
-    rows = engine.opened(deployment.rows(database.codes), threads=threads, least=least)
-    return Epoch(issued, deployment, rows, database.served)
+    rows = engine.lay_out(deployment.rows(database.codes), threads=threads, least=least)
+    return Epoch(issued, deployment, rows, engine.hold(database.served))
 
 
 def check_holdings(number: int, database: Database, issued: SignedTerms, own: SigningKey) -> Deployment:

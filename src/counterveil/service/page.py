@@ -16,6 +16,7 @@ from functools import cache
 from importlib.resources import files
 from urllib.parse import urlsplit
 
+from ..terms.published import deployment_of
 from ..terms.wire import SignedTerms
 
 # in import order
@@ -84,6 +85,7 @@ def _filled(issued: SignedTerms, number: int, *, fixed: bool) -> str:
         "issuer": terms.issuer,
         "operators": [terms.keys[number - 1]],  # the word of whoever serves this page
         "fixed": fixed,  # no other address may be asked
+        "rebuilt_after": deployment_of(terms).scheme.rebuilt_after,  # tickets; null: no known attack rebuilds the rows
     }
     return _text("index.html").replace("{}</script>", json.dumps(config).replace("<", "\\u003c") + "</script>", 1)
 

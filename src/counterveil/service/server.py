@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -129,6 +129,22 @@ class Server:
         self.manifest = msgspec.structs.replace(bare, signature=own.sign("manifest", *bare.signed()).hex())
         self._rehearse()
 
+    @classmethod
+    def open(
+        cls,
+        number: int,
+        database: Database,
+        issued: SignedTerms,
+        *,
+        own: SigningKey,
+        threads: int = 1,
+        least: int = engine.WORTHWHILE,
+        **options: Any,
+    ) -> Self:
+        """Return the server of a signed database, after checking that the terms are its own."""
+        deployment = check_holdings(number, database, issued, own)
+        return cls(number, [make_epoch(database, issued, deployment, threads=threads, least=least)], own=own, **options)
+
     def _drawn(self, scheme: Scheme, digest: bytes, signed: bytes | None) -> Common:
         return scheme.common(self._key, digest, signed)
 
@@ -151,7 +167,11 @@ class Server:
         """Return what is worth a line in the log when it starts."""
         terms, epoch = self.terms, self.epoch
         named = {"server": self.number, "of": terms.parameters.servers, "service": terms.service}
-        named |= {"scheme": terms.parameters.scheme, "gives": epoch.deployment.says(len(epoch.rows))}
+        named |= {
+            "scheme": terms.parameters.scheme,
+            "gives": epoch.deployment.says(len(epoch.rows)),
+            "lasts": epoch.deployment.lasts(),
+        }
         return named | {"rows": terms.rows, "tickets": terms.tickets, "digest": epoch.issued.digest.hex()}
 
     @property
@@ -260,21 +280,3 @@ def _check_request(message: Request, claims: Claims, scheme: Scheme) -> None:
     servers = len(claims.servers) - claims.liars
     if not set(message.among) <= set(claims.servers) or len(message.among) != servers:
         raise Refused("malformed", f"a record comes from {servers} servers of its ticket")
-
-
-def open_server(
-    number: int,
-    database: Database,
-    issued: SignedTerms,
-    *,
-    key: bytes,
-    own: SigningKey,
-    ledger: AnyLedger,
-    threads: int = 1,
-    least: int = engine.WORTHWHILE,
-    clock: Callable[[], float] = time.time,
-) -> Server:
-    """Return the server of a signed database, after checking that the terms are its own."""
-    deployment = check_holdings(number, database, issued, own)
-    epoch = make_epoch(database, issued, deployment, threads=threads, least=least)
-    return Server(number, [epoch], key=key, own=own, ledger=ledger, clock=clock)

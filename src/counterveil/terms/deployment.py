@@ -1,36 +1,38 @@
 """What an institution and its applicants agree on in public: schema, scheme, tariff, and records a question gets.
 
-A `table` deployment takes every preference. A `linear` one (or `weighted`, `even_norm`) takes weights and immutable
-features, an `euclidean` one none at all: their features are stretched to equal levels, and categories must be one-hot.
+Which preferences a deployment takes, and what of its rows is scanned, is for its form of the question to say.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from ..algebra import checks
 from ..algebra.arrays import Codes, Vector
 from ..crypto.keys import SIGNATURE_BYTES
 from ..crypto.randomness import KEY_BYTES
-from ..errors import NotOffered, OutOfRange, WrongType
-from ..schema.features import Categorical, Feature
+from ..errors import NotOffered, OutOfRange, UnknownName, WrongType
 from ..schema.layouts import RecordKind, layout
-from ..schema.preferences import CONSTRAINTS, Costs, Preferences, Tariff, compile_costs
 from ..schema.schema import Schema
-from ..schemes.forms import Form, Question, make_form
+from ..schema.tariff import Tariff
+from ..schemes import defaults
+from ..schemes.forms import form_for, form_named
 from ..schemes.protocols import Size
 from ..schemes.scheme import Scheme, make_parts, pair_named
+from .parameters import DOWNLOAD, Options, Parameters
 
 AUTO = "auto"
 SEALED, OPENED = "table/sealed", "table/differences"  # what it stands for, by size
-DOWNLOAD = 64  # MiB that a question may bring down
 _FARTHEST = np.iinfo(np.int64).max
-_STRETCHED = ("euclidean", "weighted", "linear", "even_norm")
+_NORM = "norm"  # the one option of a form that has a field of its own; forms without it say 2 there
+_SQUARE = 2
 
 
 class Holdings(Protocol):
@@ -61,7 +63,7 @@ class Deployment:
     scheme: Scheme
     tariff: Tariff
     record: RecordKind = "row"
-    k: int = 1  # records that one question gets
+    k: int = defaults.K  # records that one question gets
 
     @classmethod
     def of(
@@ -70,15 +72,19 @@ class Deployment:
         *,
         scheme: str = OPENED,
         record: RecordKind = "row",
-        k: int = 1,
-        max_weight: int = 10,
-        shuffle: bool = True,
-        d_min: int = 1,
-        norm: int = 4,
+        k: int = defaults.K,
+        max_weight: int = defaults.MAX_WEIGHT,
+        shuffle: bool = defaults.SHUFFLE,
+        d_min: int = defaults.D_MIN,
+        norm: int = defaults.NORM,
         servers: int | None = None,
         collusion: int | None = None,
+        options: Options | None = None,
     ) -> Deployment:
-        """Choose the public numbers; the field follows from them."""
+        """Choose the public numbers; the field follows from them.
+
+        `options` are parameters of a form's own: ``{"form": {"percent": 50}}``.
+        """
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
         reveal, protocol = make_parts(reveal_name, shuffle=shuffle, d_min=d_min)
@@ -87,7 +93,7 @@ class Deployment:
         if reveal.most is not None and k > reveal.most:
             raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
-        form = _form(form_name, tariff, norm)
+        form = form_for(form_name, tariff, _form_options(form_name, norm, options or {}))
         made = Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion)
         return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
 
@@ -129,19 +135,28 @@ class Deployment:
         records = "the nearest row" if self.k == 1 else f"up to {self.k} rows"
         return f"{scheme.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
 
-    def parameters(self) -> dict[str, Any]:
+    def lasts(self) -> str:
+        """Say in words how many tickets rebuild the rows."""
+        tickets = self.scheme.rebuilt_after
+        if tickets is None:
+            return "no attack we know rebuilds the rows faster than one row a ticket"
+        return f"{tickets:,} ticket{'s' * (tickets != 1)} of one applicant rebuild{'s' * (tickets == 1)} the rows"
+
+    def parameters(self) -> Parameters:
         """Return what `Deployment.of` made this from, schema and record aside."""
-        scheme = self.scheme
-        return {
-            "scheme": scheme.name,
-            "servers": scheme.servers,
-            "collusion": scheme.collusion,
-            "k": self.k,
-            "max_weight": self.tariff.max_weight,
-            "shuffle": scheme.reveal.shuffle,
-            "d_min": scheme.reveal.d_min,
-            "norm": _power(scheme.form),
-        }
+        scheme, form = self.scheme, self.scheme.form
+        own = {name: getattr(form, name) for name in sorted(form.options - {_NORM})}
+        return Parameters(
+            scheme=scheme.name,
+            servers=scheme.servers,
+            collusion=scheme.collusion,
+            k=self.k,
+            max_weight=self.tariff.max_weight,
+            shuffle=scheme.reveal.shuffle,
+            d_min=scheme.reveal.d_min,
+            norm=form.power or _SQUARE,
+            options={"form": own} if own else msgspec.UNSET,
+        )
 
     def check_serves(self, database: Holdings) -> None:
         """Refuse a database with another schema, another kind of record, or fewer rows than a question gets."""
@@ -153,54 +168,13 @@ class Deployment:
     @property
     def unit(self) -> int:
         """The cost, at weight 1, of a change across a whole range."""
-        return self.tariff.unit if self.scheme.form.name == "table" else self.tariff.stretch ** _power(self.scheme.form)
+        return self.scheme.form.unit(self.tariff)
 
     def rows(self, codes: Codes | Vector) -> Codes:
         """Return a database's codes as the form scans them."""
         costed = self.schema.costed
         counted = codes if len(costed) == codes.shape[1] else codes[:, costed]  # a memory map stays one if it can
-        stretched = self.scheme.form.name != "table"
-        return self.scheme.form.load(_stretched(self.tariff, counted) if stretched else counted)
-
-    def question(self, own: Vector, preferences: Preferences) -> tuple[Question, Costs]:
-        """Return the question that a person with these codes asks, and the costs that explain its answer.
-
-        Security: both are private to the applicant. The question's shape is the same whatever they prefer.
-        """
-        if self.scheme.form.name != "table":
-            self._check_offered(preferences)
-        costs = compile_costs(self.tariff, own[self.schema.costed], preferences)
-        if self.scheme.form.name == "table":
-            return Question(costs=costs.tables), costs
-        return self._stretched_question(costs, preferences)
-
-    def _check_offered(self, preferences: Preferences) -> None:
-        form = self.scheme.form
-        offered = () if form.name == "euclidean" else ("weights", "immutable")
-        for given in ("weights", *CONSTRAINTS, "costs"):
-            if getattr(preferences, given) and given not in offered:
-                raise NotOffered(given, got=f"{given} in a deployment of {form.name}", expected="a table deployment")
-        if preferences.metric != "l2":
-            raise NotOffered("metric", got=preferences.metric, expected=f"l2: the deployment is {form.name}")
-
-    def _stretched_question(self, costs: Costs, preferences: Preferences) -> tuple[Question, Costs]:
-        form = self.scheme.form
-        weights, tables = [], []
-        for feature, a in zip(costs.features, costs.own.tolist(), strict=True):
-            w = preferences.weights.get(feature.name, 1)
-            w = form.max_weight if feature.name in preferences.immutable else w
-            levels = _columns(self.tariff, feature, np.arange(feature.largest + 1))
-            tables.append(w * (np.abs(levels - levels[a]) ** _power(form)).sum(axis=1))
-            weights += [w] * levels.shape[1]
-        x = _stretched(self.tariff, costs.own[None, :])[0]
-        question = Question(x, None if form.name == "euclidean" else weights)
-        return question, Costs(costs.features, costs.own, tables, costs.allowed)
-
-    def clear_costs(self, codes: Codes | Vector, own: Vector) -> Vector:
-        """Return what every row costs a person without preferences, in the clear: to measure, not to serve."""
-        tables = self.question(own, Preferences())[1].tables
-        columns = [table[codes[:, j]] for table, j in zip(tables, self.schema.costed, strict=True)]
-        return np.asarray(np.stack(columns).sum(axis=0), dtype=np.int64)
+        return self.scheme.form.prepare(self.tariff, counted)
 
     def choose(self, relative: Vector, spread: float = 0.0) -> list[int]:
         """Return the k positions to fetch: the nearest, each next one at least `spread` (in whole ranges) farther.
@@ -221,40 +195,12 @@ class Deployment:
         return chosen
 
 
-def _power(form: Form) -> int:
-    return int(getattr(form, "norm", 2))
-
-
-def _form(name: str, tariff: Tariff, norm: int) -> Form:
-    features = tariff.schema.cost_features
-    if name == "table":
-        return make_form(name, levels=[f.largest for f in features], d=len(features), cap=tariff.forbidden)
-    if name not in _STRETCHED:
-        raise NotOffered(
-            "scheme", got=name, expected=f"a form that is a cost of change: table, {', '.join(_STRETCHED)}"
-        )
-    for f in features:
-        if f.ordered and f.missing == "level":
-            raise NotOffered(f.name, got=f"a missing level in a deployment of {name}", expected="a table deployment")
-        if isinstance(f, Categorical) and f.encoding == "mismatch" and f.largest > 1:
-            raise NotOffered(f.name, got=f"mismatch costs in a deployment of {name}", expected='encoding = "one-hot"')
-    columns = sum(_columns(tariff, f, np.zeros(1, dtype=np.int64)).shape[1] for f in features)
-    own: dict[str, Any] = {"norm": norm} if name == "even_norm" else {}
-    if name != "euclidean":
-        power = own.get("norm", 2)
-        cap = tariff.max_weight * tariff.stretch**power * 2  # one-hot categories change two columns
-        own["max_weight"] = len(features) * cap + tariff.d_min
-    return make_form(name, levels=tariff.stretch, d=columns, **own)
-
-
-def _columns(tariff: Tariff, feature: Feature, codes: Vector) -> Vector:
-    """Return a feature's codes stretched to the tariff's levels: one column, or one for each category."""
-    if isinstance(feature, Categorical) and feature.encoding == "one-hot":
-        chosen = codes[:, None] == np.arange(feature.largest + 1)
-        return np.where(chosen, tariff.stretch, 0).astype(np.int64)
-    return np.asarray(np.rint(codes[:, None] * (tariff.stretch / feature.largest)), dtype=np.int64)
-
-
-def _stretched(tariff: Tariff, codes: Codes | Vector) -> Vector:
-    features = tariff.schema.cost_features
-    return np.concatenate([_columns(tariff, f, codes[:, j].astype(np.int64)) for j, f in enumerate(features)], axis=1)
+def _form_options(form: str, norm: int, options: Options) -> dict[str, Any]:
+    """Return the form's own parameters; refuse those of any other part of the scheme: none has any yet."""
+    for part, own in options.items():
+        if not isinstance(own, Mapping) or (part != "form" and own):
+            raise UnknownName("options", got=f"{part} = {own!r}"[:100], expected="those of the form, by their names")
+    given = dict(options.get("form", {}))
+    if _NORM in given:
+        raise UnknownName("option", got=repr(_NORM), expected="the parameter of that name")
+    return given | ({_NORM: norm} if _NORM in form_named(form).options else {})

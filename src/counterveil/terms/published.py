@@ -22,8 +22,10 @@ from ..errors import CounterveilWarning, Disagreement, InvalidBundle, InvalidInp
 from ..schema.schema import Schema
 from ..schemes.protocols import Size
 from . import wire
+from .addresses import canonical
 from .deployment import Deployment, Holdings
-from .wire import Parameters, SignedTerms, Terms
+from .parameters import WINDOW
+from .wire import SignedTerms, Terms
 
 _PURPOSE: Final = "terms"
 _LONGEST = 1 << 30  # bytes of an answer
@@ -36,7 +38,7 @@ def make_terms(
     keys: Sequence[bytes],
     service: str,
     is_open: bool = False,
-    window: int = 600,
+    window: int = WINDOW,
     robust: int = 0,
 ) -> Terms:
     """Return what all servers of a deployment say in public. `keys` are the servers' own public keys, by number."""
@@ -54,7 +56,7 @@ def make_terms(
         version="counterveil/2",
         service=service,
         schema=deployment.schema.to_builtins(),
-        parameters=Parameters(**deployment.parameters()),
+        parameters=deployment.parameters(),
         q=str(scheme.field.q),
         alphas=scheme.alphas,
         rows=database.rows,
@@ -74,7 +76,7 @@ def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> Signed
     """Return the terms and the servers' addresses, by number, with the issuer's signature of both."""
     if issuer.public.hex() != terms.issuer:
         raise InvalidTerms("key", got="another issuer's", expected="the key that signed the bundle")
-    bare = SignedTerms(terms.text(), tuple(map(wire.canonical, addresses)), "0" * 128)
+    bare = SignedTerms(terms.text(), tuple(map(canonical, addresses)), "0" * 128)
     signature = issuer.sign(_PURPOSE, *bare.signed()).hex()
     return check_terms(wire.decode_terms(wire.encode_terms(msgspec.structs.replace(bare, signature=signature))))
 
@@ -93,7 +95,7 @@ def read_terms(path: str | Path) -> SignedTerms:
     except OSError as error:
         raise InvalidTerms(str(path), got=error.strerror, expected="a terms file") from None
     except InvalidInput as error:
-        raise InvalidTerms(str(path), got=f"{error.what}: {error.got}", expected=error.expected) from None
+        raise InvalidTerms.inside(str(path), error) from None
 
 
 def write_terms(path: str | Path, signed: SignedTerms) -> None:
@@ -113,10 +115,9 @@ def deployment_of(terms: Terms) -> Deployment:
     """Return the deployment that terms describe, after checking that q and the alphas are what they must be."""
     try:
         schema = Schema.from_builtins(terms.schema, "schema of the manifest")
-        parameters = {name: getattr(terms.parameters, name) for name in terms.parameters.__struct_fields__}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NoMask)
-            made = Deployment.of(schema, record=terms.record, **parameters)
+            made = Deployment.of(schema, record=terms.record, **terms.parameters.chosen())
         scheme = replace(made.scheme, alphas=tuple(terms.alphas), field=replace(made.scheme.field, q=int(terms.q)))
     except (InvalidInput, CounterveilWarning) as error:
         raise Disagreement(f"the servers' terms are refused: {error}") from None

@@ -9,12 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import ipaddress
-import re
 import unicodedata
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -26,12 +23,15 @@ from ..algebra.words import packed
 from ..crypto.randomness import ID_BYTES, frame
 from ..errors import Malformed
 from ..schema.layouts import RecordKind
+from .addresses import Address, canonical
+from .parameters import MOST_RECORDS as MOST_RECORDS
+from .parameters import MOST_SERVERS as MOST_SERVERS
+from .parameters import Parameters as Parameters
+from .parameters import Server as Server
 
 VERSION: Final = 2  # of messages, tickets, terms, and of what the servers derive from their common key
 MEDIA_TYPE = "application/octet-stream"
 MANIFEST_PATH, ANSWER_PATH, RECORD_PATH = "/v1/manifest", "/v1/answer", "/v1/record"
-MOST_SERVERS = 64
-MOST_RECORDS = 255
 MOST_LIARS = 5  # finding them tries every set of so many servers
 ENVELOPE = 1024  # bytes that a message has at most around its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
@@ -40,7 +40,6 @@ _BLOCK = 1 << 16  # symbols packed at a time
 _BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # bytes of the length that follows, by MessagePack's kind of binary
 _TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # bidirectional overrides
 
-Server = Annotated[int, Meta(ge=1, le=MOST_SERVERS)]
 Servers = Annotated[tuple[Server, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
 Time = Annotated[int, Meta(ge=0, lt=1 << 53)]  # seconds since 1970, as exact in JavaScript as here
 Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
@@ -49,9 +48,6 @@ Hex16 = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
 Service = Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]{1,64}$")]
-# Nothing that could end a list of addresses in a page's content security policy.
-_ADDRESS = r"https?://[a-z0-9.:\[\]-]{1,200}(/[A-Za-z0-9._~-]{1,50}){0,4}"
-Address = Annotated[str, Meta(pattern=f"^{_ADDRESS}$")]
 RequestKind = Literal["query", "record-query"]
 ReplyKind = Literal["answer", "record-answer"]
 
@@ -122,25 +118,6 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]
     among: Servers
     body: bytes
-
-
-class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the institution chose; `Deployment.of` takes the same names."""
-
-    scheme: Annotated[str, Meta(max_length=100)]
-    servers: Server
-    collusion: Server
-    k: Annotated[int, Meta(ge=1, le=MOST_RECORDS)]
-    max_weight: Annotated[int, Meta(ge=1, lt=1 << 53)]
-    shuffle: bool
-    d_min: Annotated[int, Meta(ge=1, lt=1 << 53)]
-    norm: Annotated[int, Meta(ge=2, le=64)]
-
-    @property
-    def reveal(self) -> str:
-        """What a question reveals, in one line, as tickets name it."""
-        order = ", shuffled" if self.shuffle else ""
-        return self.scheme.partition("/")[2] + order + (f", mask below {self.d_min}" if self.d_min > 1 else "")
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -304,26 +281,6 @@ def decode_ticket_text(text: str) -> Ticket:
 def check_terms(terms: Terms) -> Terms:
     """Refuse terms that no client could read."""
     return _from_json("terms", terms.text().encode(), Terms)
-
-
-def canonical(text: str) -> str:
-    """Return an address in its one form: lower case, no default port, no slash at the end; refuse what is none.
-
-    Whatever else an address could carry, a name, a query or a fragment, would mark who uses it.
-    """
-    try:
-        parts = urlsplit(text)
-        scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
-        if ":" in host:
-            host = f"[{ipaddress.IPv6Address(host)}]"
-        more = parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment
-    except ValueError:
-        scheme, host, port, more, parts = "", "", None, "", urlsplit("")
-    shown = "" if port in (None, 443 if scheme == "https" else 80) else f":{port}"
-    made = f"{scheme}://{host}{shown}{parts.path.rstrip('/')}"
-    if more or not host or not re.fullmatch(_ADDRESS, made) or re.search(r"[?#\\\s]", text):
-        raise Malformed("address", got=repr(text[:100]), expected="an address such as https://one.example")
-    return made
 
 
 def encode_terms(signed: SignedTerms) -> bytes:

@@ -23,7 +23,7 @@ export class Deployment {
     this.form = form;
     this.reveal = reveal;
     if (terms.version !== PROTOCOL) throw new Trouble("terms", `version ${terms.version}`);
-    if (this.form !== "table") throw new Trouble("form", this.form);
+    if (this.form !== "table" || parameters.options !== undefined) throw new Trouble("form", this.form);
     const { servers, collusion, k, max_weight: maxWeight, d_min: dMin } = parameters;
     const whole = [servers, collusion, k, maxWeight, dMin, terms.rows].every((v) => Number.isSafeInteger(v) && v >= 1);
     const masked = this.reveal.startsWith("masked");

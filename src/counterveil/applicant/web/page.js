@@ -23,6 +23,7 @@ import { fingerprint, hex, packVector } from "./wire.js";
  * @property {string} issuer
  * @property {string[]} [operators]
  * @property {boolean} [fixed] no other address may be asked
+ * @property {number | null} [rebuilt_after] tickets that rebuild the institution's rows
  */
 
 /**
@@ -41,7 +42,7 @@ import { fingerprint, hex, packVector } from "./wire.js";
 /** @typedef {{ value: () => Value, wish: () => Wish }} Control */
 /**
  * Of the page, by their ids.
- * @typedef {Record<"title" | "lead" | "status" | "features" | "ticket-row" | "tickets" | "asks" | "answer" | "left" | "keys" | "trust", HTMLElement>
+ * @typedef {Record<"title" | "lead" | "status" | "features" | "ticket-row" | "tickets" | "asks" | "answer" | "left" | "keys" | "lasts" | "trust", HTMLElement>
  *   & { form: HTMLFormElement, ticket: HTMLTextAreaElement, "ticket-label": HTMLLabelElement, ask: HTMLButtonElement, download: HTMLAnchorElement, config: HTMLScriptElement }} Elements
  */
 
@@ -108,7 +109,8 @@ function trouble(error, again) {
   const told = error instanceof Trouble ? error : new Trouble("refused");
   const known = Object.hasOwn(WORDS.trouble, told.code) ? told.code : "refused";
   const [heading, text] = WORDS.trouble[known];
-  const detail = known === "input" ? told.detail : told.server ? `${text} (${told.server})` : text;
+  const about = known === "form" ? told.detail : told.server;
+  const detail = known === "input" ? told.detail : about ? `${text} (${about})` : text;
   const way = make("div", { className: "way" });
   if (!config.fixed && ["addresses", "plain", "unreachable", "disagree", "impostor", "ticket_for_other_servers"].includes(known)) addresses(way);
   if (again) way.append(make("button", { type: "button", onclick: again }, WORDS.again));
@@ -395,6 +397,7 @@ function leftThisComputer(messages, own, wishes) {
 $("title").textContent = document.title = WORDS.title;
 $("lead").textContent = WORDS.lead;
 $("trust").textContent = WORDS.trust(location.host);
+if (config.rebuilt_after !== undefined) $("lasts").textContent = WORDS.lasts(config.rebuilt_after);
 $("download").textContent = WORDS.download;
 $("ticket-label").textContent = WORDS.ticket;
 $("ask").textContent = WORDS.ask;

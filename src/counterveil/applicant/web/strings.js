@@ -13,6 +13,8 @@ export const WORDS = {
   title: "What would have been accepted?",
   lead: "Say what you have and what you could change, and this page shows the nearest case that was accepted. Your computer asks several "
     + "servers at once, so that none of them can read what you typed. They see that someone asked, when, and from which internet address.",
+  /** @type {(tickets: number | null) => string} */
+  lasts: (tickets) => tickets ? `About the institution: it gives away more than one row with each answer. Somebody with ${tickets} tickets could rebuild its accepted rows.` : "About the institution: it gives away one accepted row with each ticket, and nothing else of its data.",
   /** @type {(host: string) => string} */
   trust: (host) => `This page comes from ${host}. You trust ${host} each time you load it.`,
   download: "Download it as one file and keep it.",
@@ -95,7 +97,7 @@ export const WORDS = {
     impostor: ["A server is not the one that this page knows", "Its address, its key or the institution's signature is another. Nothing was asked."],
     plain: ["This address is not encrypted", "Whoever is on the way to the servers could read your question. Nothing was asked; an address must begin with https."],
     no_issuer: ["This page is not complete", "It does not say whose servers it may trust, so it asks none. Load it anew from a server."],
-    form: ["This page cannot ask these servers", "They run a scheme for programs. The command line can ask them."],
+    form: ["This page cannot ask these servers", "They use a form of the question that this page does not know. The command line can ask them."],
     addresses: ["Which servers?", "Give the addresses of two or more servers."],
     ticket_missing: ["A ticket is needed", "The institution gives you some. Paste them below; nobody learns what you ask with them."],
     ticket_none_left: ["No ticket is left here", "Every ticket that was pasted is used. If your batch has more, paste them below."],

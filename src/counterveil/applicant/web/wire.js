@@ -53,6 +53,7 @@ import { bitsOf } from "./field.js";
 /**
  * What the institution chose.
  * @typedef {object} Parameters
+ * @property {unknown} [options] of a form that this page does not know
  * @property {string} scheme
  * @property {number} servers
  * @property {number} collusion

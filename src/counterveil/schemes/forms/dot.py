@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...algebra.arrays import Vector
 from ...algebra.field import Residues
-from .form import Polynomial, Question
+from .form import Example, Polynomial, Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +41,9 @@ class Dot(Polynomial):
     def free(self, field: Residues, query: Vector) -> int:
         """Return B."""
         return self.bound % field.q
+
+    @classmethod
+    def example(cls) -> Example:
+        """Return the form over one feature of two levels."""
+        form = cls(levels=(1,))
+        return Example(form, form.load([[0], [1]]), (Question([0]), Question([1])))

@@ -9,11 +9,12 @@ import numpy as np
 from ...algebra.arrays import Vector
 from ...algebra.field import Residues
 from ...errors import OutOfRange, WrongType
-from .form import Polynomial, Question
+from .form import Question
+from .stretched import Stretched
 
 
 @dataclass(frozen=True, kw_only=True)
-class Euclidean(Polynomial):
+class Euclidean(Stretched):
     """Share x; a server evaluates ‖y - Q‖² = ‖y‖² - 2 y·Q + ‖Q‖².
 
     Paper: `queries_no_weight` and the answers that follow it, `get_d_i(x)`.
@@ -22,6 +23,7 @@ class Euclidean(Polynomial):
     max_weight: int = 1
 
     name = "euclidean"
+    offers = frozenset()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,26 +5,29 @@ With n = 2 this is the form `linear`: the paper's PCR+ with 2 servers instead of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import comb
 
 from ...algebra import checks
 from ...algebra.arrays import Vector
 from ...algebra.field import Residues
 from ...errors import OutOfRange
-from .form import Polynomial, Question
+from .. import defaults
+from .form import Question
+from .stretched import Stretched
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvenNorm(Polynomial):
+class EvenNorm(Stretched):
     """Share w∘x^k for k = 0..n-1; a server evaluates the binomial expansion but for w∘x^n, which the applicant adds.
 
     Paper: the remark that "our results can be extended easily using any l_n norm with n being even".
     """
 
-    norm: int = 4
+    norm: int = defaults.NORM
 
     additive = True
+    options = frozenset({"norm"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,6 +39,11 @@ class EvenNorm(Polynomial):
     def name(self) -> str:
         """The form's name in the table of forms."""
         return "linear" if self.norm == 2 else "even_norm"
+
+    @property
+    def power(self) -> int:
+        """n, the norm."""
+        return self.norm
 
     @property
     def symbols(self) -> int:
@@ -61,3 +69,12 @@ class EvenNorm(Polynomial):
         """Return sum w_j x_j^n."""
         pairs = zip(self.weights(question), self.point(question), strict=True)
         return sum(w * int(x**self.norm) for w, x in pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(EvenNorm):
+    """The squared distance: n = 2."""
+
+    norm: int = field(default=2, init=False)
+
+    options = frozenset()

@@ -1,4 +1,8 @@
-"""The contract of a form: what is shared of a question, and how a server turns a share into one value per row."""
+"""The contract of a form of the question: what is shared of it, and how a server turns a share into one value per row.
+
+A form also says how it is deployed: which preferences it takes, what of the rows it scans, how costs become a question.
+So no other package needs to know any form by its name.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ... import engine
 from ...algebra import checks
 from ...algebra.arrays import Codes, Vector
 from ...algebra.field import Field, Residues, smallest_prime_above
-from ...errors import WrongShape, WrongType
+from ...engine import Plan, Rows, as_rows
+from ...errors import NotOffered, WrongShape, WrongType
+from ...schema.costs import Costs
+from ...schema.tariff import Tariff
+from .. import defaults
 
 MOST_LEVELS = 2**31 - 1
+_SQUARE = 2
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -35,6 +43,14 @@ class Question:
     costs: Sequence[ArrayLike] | None = None
 
 
+class Example(NamedTuple):
+    """A form so small that every share and every database can be enumerated, with rows and questions for it."""
+
+    form: Form
+    rows: Codes
+    questions: tuple[Question, ...]  # no two have the same secret
+
+
 @dataclass(frozen=True, kw_only=True)
 class Form(ABC):
     """A form over codes y_j in [0:R_j], j = 1..d, with weights w_j in [1:L].
@@ -43,10 +59,16 @@ class Form(ABC):
     """
 
     levels: tuple[int, ...]  # R_j, the largest code of each feature
-    max_weight: int = 10  # L
+    max_weight: int = defaults.MAX_WEIGHT  # L
 
     degree: ClassVar[int] = 1  # e: degree, in the shares, of the part of the cost that contains y
     additive: ClassVar[bool] = False  # whether values of shares that add up to the secret add up to its value
+
+    # What a deployment of the form asks.
+    offers: ClassVar[frozenset[str]] = frozenset()  # the preferences that it takes, of `schema.costs.PREFERENCES`
+    options: ClassVar[frozenset[str]] = frozenset()  # its own public parameters, which a deployment may choose
+    forbids_evenly: ClassVar[bool] = False  # every forbidden change costs the same: the least total breaks the fewest
+    tabular: ClassVar[bool] = False  # the secret is a number for each level, whatever number the applicant likes
 
     def __post_init__(self) -> None:
         levels = checks.integers("levels", self.levels, (None,))
@@ -60,6 +82,40 @@ class Form(ABC):
     @abstractmethod
     def name(self) -> str:
         """The form's name in the table of forms."""
+
+    @property
+    def power(self) -> int | None:
+        """n, where the cost is sum_j w_j (y_j - x_j)^n over the columns that `prepare` returns; else None."""
+        return None
+
+    @classmethod
+    def for_tariff(cls, tariff: Tariff, **options: Any) -> Form:  # noqa: ARG003
+        """Return the form that a deployment with this tariff uses; `options` are those that it names."""
+        raise NotOffered("scheme", got=cls.name, expected="a form that is a cost of change, such as table")
+
+    def prepare(self, tariff: Tariff, codes: Codes | Vector) -> Codes:
+        """Return what a server scans: the codes of the features that count, (M, d), as the form has them."""
+        return self.load(codes)
+
+    def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
+        """Return the question that asks for these costs, and the costs as this form counts them.
+
+        Security: both are private to the applicant. The question has the same shape whatever the costs are.
+        """
+        raise NotOffered("scheme", got=self.name, expected="a form that is a cost of change, such as table")
+
+    def unit(self, tariff: Tariff) -> int:
+        """Return the cost, at weight 1, of a change across a whole range."""
+        return tariff.unit
+
+    def unbounded(self, room: int) -> Form:
+        """Return the form as a cheat asks it, with costs up to `room`: no server sees what is shared."""
+        return self
+
+    @classmethod
+    def example(cls) -> Example:
+        """Return a small instance for the tests of conformance and of privacy, which run on every form."""
+        raise NotImplementedError(f"{cls.__name__} has no example(): its privacy cannot be enumerated")
 
     @property
     def d(self) -> int:
@@ -87,8 +143,12 @@ class Form(ABC):
         return field.vector(self.encode(question))
 
     @abstractmethod
-    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
+    def plan(self, field: Residues, query: Vector) -> Plan:
+        """Return what a server computes of every row, from its share of the secret."""
+
+    def evaluate(self, field: Residues, rows: Codes | Rows, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
+        return as_rows(rows).scan(self.plan(field, query))
 
     def free(self, field: Residues, query: Vector) -> int:
         """Return the terms of `evaluate` without y; the applicant, who made the query, knows them."""
@@ -116,13 +176,15 @@ class Form(ABC):
         return field.add(values, self.offset(question) % field.q)
 
     def rebuilt_after(self, room: int, *, noise: int = 1, shuffled: bool = False) -> int | None:
-        """Return how many tickets rebuild all rows where costs up to `room` are laid open; None if no attack does.
+        """Return how many tickets rebuild rows whose costs up to `room` are laid open; None if no known attack does.
 
-        Multilateration: honest questions from the origin and from the end of every axis, each asked as often as it
-        takes for noise in [0:noise-1] to average out.
+        For squared distances that is multilateration: honest questions from the origin and from the end of every axis,
+        each asked as often as it takes for noise in [0:noise-1] to average out.
         """
+        if shuffled or self.power != _SQUARE:
+            return None
         repeats = math.ceil(1.5 * (noise / max(self.levels)) ** 2) if noise > 1 else 1
-        return None if shuffled else repeats * (self.d + 1)
+        return repeats * (self.d + 1)
 
     def load(self, rows: ArrayLike) -> Codes:
         """Check rows and return them as an (M, d) array of the narrowest unsigned type; no copy if they are one."""
@@ -156,7 +218,7 @@ class Polynomial(Form):
     def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
         """Return c_1, c_2, …, each a vector of d elements."""
 
-    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
-        """Return a server's value for every row, from its share of the secret."""
-        free = self.free(field, query)
-        return engine.polynomial(field, rows, self.coefficients(field, query), max(self.levels), free)
+    def plan(self, field: Residues, query: Vector) -> Plan:
+        """Return the polynomial, with the terms that are free of y."""
+        coefficients = tuple(self.coefficients(field, query))
+        return Plan("polynomial", field, coefficients, max(self.levels), constant=self.free(field, query))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from ... import engine
 from ...algebra import checks
 from ...algebra.arrays import Vector
 from ...algebra.field import Residues
+from ...engine import Plan
 from ...errors import TableOverflow, WrongShape, WrongType
-from .form import Form, Question
+from ...schema.costs import PREFERENCES, Costs
+from ...schema.tariff import Tariff
+from .form import Example, Form, Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +32,42 @@ class Table(Form):
 
     name = "table"
     additive = True
+    offers = frozenset(PREFERENCES)
+    forbids_evenly = True
+    tabular = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cap is not None:
             object.__setattr__(self, "cap", checks.integer("cap", self.cap, 1))
+
+    @classmethod
+    def for_tariff(cls, tariff: Tariff, **options: Any) -> Form:
+        """Return the form over the schema's levels, bounded by a forbidden change of every feature."""
+        levels = tuple(f.largest for f in tariff.schema.cost_features)
+        return cls(levels=levels, cap=tariff.forbidden, **options)
+
+    def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
+        """Ask with the tables as they are: every preference is in them."""
+        return Question(costs=costs.tables), costs
+
+    def unbounded(self, room: int) -> Form:
+        """Return a table whose entries may be as large as the field holds."""
+        return Table(levels=self.levels, max_weight=self.max_weight, cap=room // self.d)
+
+    def rebuilt_after(self, room: int, *, noise: int = 1, shuffled: bool = False) -> int | None:
+        """Return how many questions it takes to read all levels off numbers up to `room`, each level a digit.
+
+        Rows in a secret order are linked by features that every question tells again.
+        """
+        most = self.d * (room // self.d) // noise
+        return len(digit_groups(self.levels, most, link_keys(self.levels, most) if shuffled else ()))
+
+    @classmethod
+    def example(cls) -> Example:
+        """Return the form over one feature of two levels that cost 0 or 1, with all tables that there are."""
+        form = cls(levels=(1,), cap=1)
+        return Example(form, form.load([[0], [1]]), tuple(Question(costs=[t]) for t in product((0, 1), repeat=2)))
 
     @property
     def symbols(self) -> int:
@@ -48,7 +84,7 @@ class Table(Form):
         if question.x is not None:
             self.point(question)
         if question.costs is None:
-            tables = self._squared_distances(question)
+            tables = self.distances(question)
         elif question.weights is not None:
             raise WrongType("weights", got="weights beside costs", expected="one or the other")
         else:
@@ -61,7 +97,8 @@ class Table(Form):
             raise TableOverflow("costs", got=f"a largest total of {total}", expected=f"at most {self.bound}")
         return [entry for entries in tables for entry in entries]
 
-    def _squared_distances(self, question: Question) -> list[list[int]]:
+    def distances(self, question: Question) -> list[list[int]]:
+        """Return the tables of a question that brings x and weights alone: weighted squared distances."""
         features = zip(self.weights(question), self.point(question), self.levels, strict=True)
         return [[w * (v - x) ** 2 for v in range(R + 1)] for w, x, R in features]
 
@@ -70,6 +107,34 @@ class Table(Form):
         checks.in_range(f"costs[{j}]", array, 0)
         return [int(v) for v in array]
 
-    def evaluate(self, field: Residues, rows: engine.Rows, query: Vector) -> Vector:
+    def plan(self, field: Residues, query: Vector) -> Plan:
         """Return a server's value for every row, from its share of the tables."""
-        return engine.table(field, rows, query, np.array([R + 1 for R in self.levels]))
+        return Plan("table", field, (query,), sizes=tuple(R + 1 for R in self.levels))
+
+
+def fits(levels: Sequence[int], features: Iterable[int], most: int) -> bool:
+    """Say whether a number up to `most` can hold the levels of these features, each as a digit of its own."""
+    return math.prod(levels[feature] + 1 for feature in features) <= max(1, most)
+
+
+def digit_groups(levels: Sequence[int], most: int, keys: Sequence[int] = ()) -> list[list[int]]:
+    """Return which features one number each can tell, and in every one of them the keys; `levels` are largest codes."""
+    groups: list[list[int]] = []
+    for feature in (f for f in range(len(levels)) if f not in keys):
+        if groups and fits(levels, [*groups[-1], feature], most):
+            groups[-1].append(feature)
+        else:
+            groups.append([*keys, feature])
+    return groups
+
+
+def link_keys(levels: Sequence[int], most: int) -> list[int]:
+    """Return the features to join answers on: those with the most levels, as long as any other fits in beside them."""
+    features, keys = range(len(levels)), list[int]()
+    if fits(levels, features, most):
+        return []
+    for feature in sorted(features, key=lambda f: -levels[f]):
+        others = [f for f in features if f not in (*keys, feature)]
+        if others and all(fits(levels, [*keys, feature, other], most) for other in others):
+            keys.append(feature)
+    return keys

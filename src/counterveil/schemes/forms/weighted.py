@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ...algebra.arrays import Vector
 from ...algebra.field import Residues
-from .form import Polynomial, Question
+from .form import Question
+from .stretched import Stretched
 
 
-class Weighted(Polynomial):
+class Weighted(Stretched):
     """Share x and w; a server evaluates (y - Q(1))^t diag(Q(2)) (y - Q(1)), of degree 2 in the shares.
 
     Paper: `queries_weighted`, `interference_weighted`.

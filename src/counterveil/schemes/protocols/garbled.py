@@ -22,6 +22,7 @@ from ...crypto import garbling
 from ...crypto.garbling import AND, LABEL, flat, wires
 from ...crypto.randomness import CommonRandomness, Randomness, Streams
 from ...crypto.sharing import split_sum
+from ...engine import Records
 from ...engine.party import Party, Send, Take
 from ...errors import NotOffered, WrongShape
 from ..fetch import BYTES
@@ -123,7 +124,7 @@ class Garbled(Protocol):
         query = yield Take("applicant", self.symbols(setting.form), setting.field)
         ring, rows, common = setting.field, held.rows, held.common((0, 1))
         count, order = len(rows), common.order(len(rows))
-        values = ring.add(setting.form.evaluate(ring, rows, query[:-1]), int(query[-1]))[order]
+        values = ring.add(rows.scan(setting.form.plan(ring, query[:-1])), int(query[-1]))[order]
         delta = _labels(common, "delta", 0, 0, 1)[0]
         delta[0] |= np.uint64(1)
         gates, winners = _Garbler(delta), []
@@ -234,7 +235,7 @@ def _low_bits(opener: Labels, count: int) -> Bytes:
     return bits.astype(np.uint8)
 
 
-def _locked(opener: Labels, labels: Labels, records: Bytes, order: Order) -> Iterator[Bytes]:
+def _locked(opener: Labels, labels: Labels, records: Records, order: Order) -> Iterator[Bytes]:
     """Lock the record of every position with the labels of that position's bits; zeros where there is none.
 
     A key for every prefix of bits, from the highest down: H(key of the prefix xor label of the next bit), the first
@@ -245,9 +246,8 @@ def _locked(opener: Labels, labels: Labels, records: Bytes, order: Order) -> Ite
         children = (keys[:, None, :] ^ labels[i]).reshape(-1, 2)
         keys = garbling.hashed(children, garbling.tweaks(_KEYS + i, 1, 0, len(children))[0])
     for slots in circuit.chunks(len(order)):
-        rows = order[slots]
-        held = np.where((rows >= 0)[:, None], records[rows], np.uint8(0))
-        yield (held ^ _pads(keys[slots], slots.start, records.shape[1])).reshape(-1)
+        held = records.read(order[slots])
+        yield (held ^ _pads(keys[slots], slots.start, records.length)).reshape(-1)
 
 
 def _pads(keys: Labels, first: int, length: int) -> Bytes:

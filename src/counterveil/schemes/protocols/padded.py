@@ -11,7 +11,6 @@ from typing import cast
 
 import numpy as np
 
-from ... import engine
 from ...algebra.arrays import Order, Vector
 from ...algebra.field import Field, smallest_prime_above
 from ...crypto.randomness import CommonRandomness, Randomness
@@ -71,7 +70,7 @@ class Padded(Protocol):
         query = yield Take("applicant", setting.form.symbols, setting.field)
         field, reveal, rows = cast(Field, setting.field), _linear(setting.reveal), held.rows
         common, length = held.common(tuple(range(len(setting.alphas)))), reveal.length(len(rows))
-        values = engine.started(rows, lambda: setting.form.evaluate(field, rows, query))
+        values = rows.begin(setting.form.plan(field, query))
         pads = [common.elements("pad", field.q, length, coefficient=t) for t in range(1, setting.degree + 1)]
         answer = reveal.in_order(field, values(), common)  # pads were drawn while the scan ran
         for start in range(0, length, _PART):  # in place: what is made on the way stays in the cache

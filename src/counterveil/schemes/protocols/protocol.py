@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 from typing import Protocol as Shape
 
-from ...algebra.arrays import Bytes, Order, Vector
+from ...algebra.arrays import Order, Vector
 from ...algebra.field import Residues
 from ...crypto.randomness import CommonRandomness, Randomness, Streams
-from ...engine import Rows
+from ...engine import Records, Rows
 from ...engine.party import Party, Send
 from ...errors import WrongShape
 from .. import fetch
@@ -67,7 +67,7 @@ class Held(NamedTuple):
     """What a server brings to a run."""
 
     rows: Rows
-    records: Bytes | None
+    records: Records | None
     common: Callable[[tuple[int, ...]], Streams]  # the common randomness of some of the servers, given by seat
 
 
@@ -203,7 +203,7 @@ class Protocol(ABC):
             everyone = held.common(tuple(range(len(setting.alphas))))
             return held.common(among), self.order(setting, len(records), everyone)
 
-        spir, count = fetch.spir_of(setting, records.shape[1]), self.positions(len(held.rows))
+        spir, count = fetch.spir_of(setting, records.length), self.positions(len(held.rows))
         return fetch.served(spir, among.index(seat) + 1, records, count, common, request)
 
     @abstractmethod

@@ -48,7 +48,8 @@ class Opened(Reveal):
     def rebuilt_after(self, form: Form, field: Residues) -> int | None:
         """Return what a cheat needs, who makes costs as large as the field holds. Larger ones outdo a mask."""
         room = ((field.q - 1) // (2 if self.differences else 1) + 1) // self.expansion - self.d_min
-        return form.rebuilt_after(room, noise=self.expansion * self.d_min, shuffled=self.shuffle)
+        noise = (2 if self.differences else 1) * self.expansion * self.d_min if self.masked else 1
+        return form.rebuilt_after(room, noise=noise, shuffled=self.shuffle)
 
     def bound(self, B: int) -> int:
         """Return what q must exceed for costs up to B (rules 5, 6 and 9; twice as much to tell signs apart)."""

@@ -1,0 +1,147 @@
+"""Rows and records in this machine's memory, scanned by its processors, exactly, in one pass each.
+
+The plain way is NumPy (`plain`). The fast way needs numba, which comes with the server extra (`plans`, `scans`): codes
+are laid out in blocks where that pays. Both give the same values.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algebra.arrays import Bytes, Codes, Order, Vector
+from ..algebra.compiled import pays
+from ..algebra.field import Residues
+from . import plain
+from .blocks import Blocks
+from .contract import Job, Plan
+from .party import Party
+
+T = TypeVar("T")
+
+WORTHWHILE = 1 << 20  # bytes of codes: with fewer the plain way is done before code is compiled
+LASTING = 1 << 16  # the same for a server that stays
+_AT_ONCE = 64  # questions whose scans are begun: those that wait are done together
+
+Laid = Codes | Blocks  # as they came, or laid out in blocks
+
+
+@cache
+def _plans() -> Any:
+    """Return the fast way, or None where there is no numba."""
+    try:
+        return importlib.import_module(".plans", __package__)
+    except ImportError:
+        return None
+
+
+class CpuRows:
+    """Codes in memory, laid out in blocks or as they are."""
+
+    def __init__(self, data: Laid) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def scan(self, plan: Plan) -> Vector:
+        """Return a value of every row."""
+        if plan.kind == "polynomial":
+            return polynomial(plan.field, self.data, plan.numbers, plan.largest, plan.constant)
+        values = table(plan.field, self.data, plan.numbers[0], np.array(plan.sizes))
+        return plan.field.add(values, plan.constant) if plan.constant else values
+
+    def begin(self, plan: Plan) -> Callable[[], Vector]:
+        """Begin a scan, in a thread of its own where it is long and lets others work."""
+        if isinstance(self.data, Blocks):
+            return _beside().submit(self.scan, plan).result
+        values = self.scan(plan)
+        return lambda: values
+
+    def host(self, plan: Plan, job: Job[T]) -> Party[list[T]]:
+        """Play a job over the values of all rows: here they are one block."""
+        return [(yield from job(self.scan(plan), 0))]
+
+
+class CpuRecords:
+    """Records in memory: the rows of an (M, length) array."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def length(self) -> int:
+        """Bytes of one record."""
+        return int(self.data.shape[1])
+
+    def xor(self, chosen: NDArray[np.bool_], start: int, end: int) -> Bytes:
+        """Return the xor of bytes start to end of the chosen records."""
+        return xor(self.data, chosen, start, end)
+
+    def combine(self, scalars: NDArray[Any]) -> Bytes:
+        """Return sum_i scalars[i] * records[i] over GF(2^8)."""
+        return plain.combine(self.data, scalars)
+
+    def read(self, which: Order) -> Bytes:
+        """Return some records, by their numbers; zeros for -1."""
+        return np.where((which >= 0)[:, None], self.data[which], np.uint8(0))
+
+
+def lay_out(codes: Codes, *, threads: int = 1, least: int = WORTHWHILE) -> CpuRows:
+    """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
+    narrow = codes.dtype in (np.uint8, np.uint16)
+    return CpuRows(Blocks(codes, threads) if narrow and codes.nbytes >= least and _plans() else codes)
+
+
+@cache
+def _beside() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scans")
+
+
+def polynomial(field: Residues, rows: Laid, coefficients: Sequence[Vector], largest: int, constant: int = 0) -> Vector:
+    """Return constant + sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
+
+    What a feature adds depends on its level alone, so a polynomial is a table; for many levels there is a shorter way
+    up to squares.
+    """
+    wide = isinstance(rows, Blocks) and rows.data.dtype != np.uint8
+    if not isinstance(rows, Blocks) or (wide and len(coefficients) > 2):
+        values = plain.polynomial(field, rows.codes if isinstance(rows, Blocks) else rows, coefficients, largest)
+        return field.add(values, constant) if constant else values
+    largest = min(largest, int(np.iinfo(rows.data.dtype).max))
+    if len(coefficients) <= 2 and not _plans().wants_table(rows.data, largest, field.q):
+        one, two = [*coefficients, np.zeros_like(coefficients[0])][:2]
+        return rows.scanned(_plans().polynomial(rows.data, one, two, constant, largest, field.q))
+    levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)
+    for c in reversed(coefficients):  # Horner
+        whole = field.mul(field.add(whole, c[:, None]), levels)
+    whole[0] = field.add(whole[0], constant)
+    return table(field, rows, whole.reshape(-1), np.full(len(whole), largest + 1))
+
+
+def table(field: Residues, rows: Laid, entries: Vector, sizes: NDArray[np.int64]) -> Vector:
+    """Return sum_j of the y_j-th entry of table j of every row y; tables of such sizes, one after the other."""
+    if isinstance(rows, Blocks):
+        return rows.scanned(_plans().table(rows.data, entries, sizes, field.q))
+    return plain.table(field, rows, np.split(entries, np.cumsum(sizes)[:-1]))
+
+
+def xor(
+    records: Bytes, chosen: NDArray[np.bool_], start: int = 0, end: int | None = None, *, least: int = 8 * WORTHWHILE
+) -> Bytes:
+    """Return the xor of bytes start to end of the chosen records, one per row of an (M, length) array."""
+    end = records.shape[1] if end is None else end
+    many = pays(len(records) * (end - start), least) and end - start >= 64 and records.flags.c_contiguous
+    if not many or not _plans():
+        return plain.xor(records[:, start:end], chosen)
+    total: Bytes = _plans().xor(records, chosen, start, end)
+    return total

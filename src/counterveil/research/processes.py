@@ -1,0 +1,176 @@
+"""Servers in processes of their own on this machine, for benchmarks, examples and tests.
+
+One folder holds all that a deployment needs: the issuer's keys and the common key, the bundle, the terms, and for each
+server a folder with its own key, a ledger and a log.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..crypto.keys import (
+    COMMON,
+    PRIVATE,
+    SERVER_PRIVATE,
+    SERVER_PUBLIC,
+    Issuer,
+    read_public,
+    write_keys,
+    write_server_keys,
+)
+from ..institution.database import Database
+from ..terms.deployment import Deployment
+from ..terms.published import make_terms, sign_terms, write_terms
+from ..terms.wire import SignedTerms
+
+COMMAND = (sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')")
+BUNDLE, TERMS = "bundle", "terms"  # their names in the folder
+_START = 300  # seconds that a server may take to start
+_STOP = 300  # and to stop
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def publish(
+    folder: Path,
+    database: Database,
+    urls: Sequence[str],
+    *,
+    service: str = "local",
+    is_open: bool = False,
+    window: int = 600,
+    robust: int = 0,
+    **chosen: Any,
+) -> SignedTerms:
+    """Do what an institution does: make the keys that are missing, sign the rows, write the bundle and its terms.
+
+    `chosen` are parameters of `Deployment.serving`. A database that this issuer signed is written as it is.
+    """
+    if not (folder / COMMON).exists():
+        write_keys(folder)
+    own = [folder / str(number) for number in range(1, len(urls) + 1)]
+    for place in own:
+        if not place.exists():
+            write_server_keys(place)
+    issuer = Issuer.load(folder / PRIVATE)
+    signed = database if database.signer == issuer.public else database.sign(issuer)
+    signed.save(folder / BUNDLE)
+    deployment = Deployment.serving(signed, **{"servers": len(urls), "robust": robust} | chosen)
+    keys = [read_public(place / SERVER_PUBLIC) for place in own]
+    terms = make_terms(signed, deployment, keys=keys, service=service, is_open=is_open, window=window, robust=robust)
+    issued = sign_terms(terms, urls, issuer)
+    write_terms(folder / TERMS, issued)
+    return issued
+
+
+class Process:
+    """A server in a process of its own, which can be killed and started again at the same address.
+
+    It must log when it listens, as `counterveil serve` does. `apart` keeps a terminal's Ctrl-C from it.
+    """
+
+    def __init__(self, command: Sequence[object], log: Path, *, apart: bool = False) -> None:
+        self.log, self._command, self._apart = log, command, apart
+
+    def command(self) -> Sequence[object]:
+        """Return what starts it."""
+        return self._command
+
+    def start(self) -> None:
+        """Start it; its log goes on where it ended."""
+        with self.log.open("ab") as log:
+            self._mark = log.tell()
+            command = [*map(str, self.command())]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=self._apart)  # noqa: S603
+
+    def wait(self) -> None:
+        """Wait until it listens."""
+        until = time.monotonic() + _START
+        while time.monotonic() < until:
+            found = re.search(rb"running on (https?)://([^:\s]+):(\d+)", self.log.read_bytes()[self._mark :])
+            if found:
+                scheme, host, port = (part.decode() for part in found.groups())
+                self.url, self.port = f"{scheme}://{host}:{port}", int(port)
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise RuntimeError(f"a server did not start: {self.log.read_text()}")
+
+    def kill(self) -> None:
+        """End it at once, whatever it does."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Let it finish what is under way, and return how it ended."""
+        self.process.terminate()
+        return self.process.wait(_STOP)
+
+
+class Serve(Process):
+    """One `counterveil serve`, on the files that `publish` wrote. `settings` are further options of the command."""
+
+    def __init__(self, folder: Path, number: int, port: int, *settings: object, apart: bool = False) -> None:
+        self.number, self.port, self.ledger = number, port, folder / f"ledger-{number}"
+        fixed = [*COMMAND, "serve", folder / BUNDLE, "--terms", folder / TERMS, "--server", number]
+        fixed += ["--key", folder / str(number) / SERVER_PRIVATE, "--common-key", folder / COMMON, *settings]
+        super().__init__(fixed, folder / f"log-{number}", apart=apart)
+
+    def command(self) -> Sequence[object]:
+        """Return what starts it, with a ledger of its own: a new one where there is none."""
+        new = () if self.ledger.exists() else ("--new-ledger",)
+        return [*self._command, "--ledger", self.ledger, "--port", self.port, *new]
+
+
+def start(processes: Sequence[Process]) -> None:
+    """Start all, and wait until all listen; if one does not, none is left running."""
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.wait()
+    except BaseException:
+        stop(processes)
+        raise
+
+
+def stop(processes: Sequence[Process]) -> None:
+    """Stop all at once, and wait until all have ended."""
+    for process in processes:
+        process.process.terminate()
+    for process in processes:
+        process.stop()
+
+
+@contextmanager
+def running(processes: Sequence[Process]) -> Iterator[None]:
+    """Start servers, wait until they listen, and stop them in the end."""
+    start(processes)
+    try:
+        yield
+    finally:
+        stop(processes)
+
+
+@contextmanager
+def serving(folder: Path, database: Database, *, apart: bool = False, **chosen: Any) -> Iterator[list[Serve]]:
+    """Publish a database as `chosen`, and run two servers of it at free ports."""
+    ports = [free_port() for _ in range(2)]
+    publish(folder, database, [f"http://127.0.0.1:{port}" for port in ports], **chosen)
+    servers = [Serve(folder, number, port, apart=apart) for number, port in enumerate(ports, start=1)]
+    with running(servers):
+        yield servers

@@ -1,0 +1,44 @@
+"""An applicant's costs: a number for every level of every feature, and which levels their constraints allow.
+
+`preferences` compiles them. A form of the question reads them without knowing any preference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algebra.arrays import Vector
+from .features import Feature
+
+CONSTRAINTS = ("immutable", "ranges", "increase_only", "decrease_only", "forbidden")
+PREFERENCES = ("weights", *CONSTRAINTS, "metric", "costs")  # what a form may offer: the fields of `Preferences`
+
+
+@dataclass(frozen=True, repr=False)
+class Costs:
+    """Preferences compiled for one question: a cost and a verdict for every level of every cost feature.
+
+    Security: private to the applicant.
+    """
+
+    features: Sequence[Feature]
+    own: Vector  # the applicant's codes
+    tables: list[Vector]
+    allowed: list[dict[str, NDArray[np.bool_]]]  # for each feature, what each of its constraints allows
+    weights: list[int]  # for each feature, how reluctant the applicant is to change it
+
+    def of(self, codes: Sequence[int] | Vector) -> list[int]:
+        """Return what each feature of a row costs."""
+        return [int(table[code]) for table, code in zip(self.tables, codes, strict=True)]
+
+    def violated(self, codes: Sequence[int] | Vector) -> dict[str, list[str]]:
+        """Return, for each feature of a row whose constraints do not hold, which ones."""
+        broken = {
+            feature.name: [kind for kind, may in allowed.items() if not may[code]]
+            for feature, allowed, code in zip(self.features, self.allowed, codes, strict=True)
+        }
+        return {name: kinds for name, kinds in broken.items() if kinds}

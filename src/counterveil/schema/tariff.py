@@ -1,0 +1,44 @@
+"""The tariff: the public numbers that bound what any question can cost.
+
+Security: public. Nothing here depends on who asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from .features import Categorical
+from .schema import Schema
+
+_LEAST_UNIT = 100  # so that fractions of a full change can be told apart when no feature has many levels
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """The public numbers that bound every cost: nothing here depends on who asks (rule 11)."""
+
+    schema: Schema
+    max_weight: int  # L
+    d_min: int
+
+    @cached_property
+    def stretch(self) -> int:
+        """The most levels that an ordered feature has; all are stretched to it, so that full ranges count the same."""
+        return max([f.steps for f in self.schema.cost_features if f.ordered], default=1)
+
+    @property
+    def unit(self) -> int:
+        """The cost, at weight 1, of a change across a whole range."""
+        return max(self.stretch**2, _LEAST_UNIT)
+
+    @property
+    def cap(self) -> int:
+        """C, the most that an allowed change of one feature costs; one-hot categories count twice."""
+        twice = any(isinstance(f, Categorical) and f.encoding == "one-hot" for f in self.schema.cost_features)
+        return self.max_weight * self.unit * (2 if twice else 1)
+
+    @property
+    def forbidden(self) -> int:
+        """F = dC + d_min, the cost of a forbidden change: more than every allowed total."""
+        return len(self.schema.cost_features) * self.cap + self.d_min

@@ -1,0 +1,13 @@
+"""Public parameters that nobody chose. Each default stands here, once."""
+
+from typing import Final
+
+MAX_WEIGHT: Final = 10  # L: how reluctant an applicant can be to change a feature
+NORM: Final = 4  # the power of `even_norm`
+K: Final = 1  # records that a question gets
+D_MIN: Final = 1  # no mask
+EXPANSION: Final = 1  # costs are masked as they are
+SHUFFLE: Final = True  # a deployment puts its rows in a new secret order for every ticket
+# `make_scheme` and `retrieve` work on bare codes and follow the paper: its servers answer in the rows' own order, so
+# that `retrieve` finds a row by its number.
+SHUFFLE_BARE: Final = False

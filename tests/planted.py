@@ -1,0 +1,17 @@
+"""What an attacker would leave where Python unpickles it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+
+class Planted:
+    """What, being unpickled, leaves a trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = str(trace)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.trace,)
