@@ -416,7 +416,7 @@ def effects(number: int, *, k: int = 1, spread: float = 0.0, liars: int = 0, **p
     reveal = issued.terms.parameters.reveal
     good = ticket(servers[0], number, servers=tuple(numbers), reveal=reveal, liars=liars, k=k)
     question, costs = compile_question(deployment, held.schema.codes(PERSON), Preferences(**PREFERENCES))
-    pads, events = Recorded(number), []
+    pads, events = Recorded(number), list[dict[str, Any]]()
     asked = Conversation(Offer(issued, deployment, 0.0), good, question, spread=spread, randomness=pads)
     asked.meet([Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)])
     while {"what": "hang up"} not in events:

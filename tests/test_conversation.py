@@ -1,4 +1,4 @@
-"""Recorded conversations, effect by effect: `vectors/conversation.json`. In `test_page.py` the page replays them too."""
+"""Recorded conversations, effect by effect: `vectors/conversation.json`. In `test_page.py` the page replays them."""
 
 from __future__ import annotations
 
@@ -116,12 +116,13 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def as_recorded(case: dict[str, Any], seen: Seen) -> bool:
-    return (
-        " ".join(map(str, seen.revealed)) == case["revealed"]
-        and list(seen.positions) == case["positions"]
-        and [record.hex() for record in seen.records] == case["records"]
-        and list(seen.honest) == case["honest"]
-    )
+    recorded = {name: case[name] for name in ("revealed", "positions", "records", "honest")}
+    return recorded == {
+        "revealed": " ".join(map(str, seen.revealed)),
+        "positions": list(seen.positions),
+        "records": [record.hex() for record in seen.records],
+        "honest": list(seen.honest),
+    }
 
 
 def test_the_file_is_what_the_code_makes(tmp_path: Path) -> None:

@@ -593,9 +593,9 @@ REPLAYED = """async ([name, C]) => {
     conversation.broke(others[0], two);
     check(await refusal(() => todo(conversation)) === one, "of two broken lines the first");
   }
-  const other = replies[0].slice();
+  const [right, others] = replies, other = right.slice();
   other[0] ^= 1;
-  for (const said of [replies[1], other, replies[0].slice(0, 10), replies[0].slice(0, -1), wire.concat(replies[0], other)]) {
+  for (const said of [others, other, right.slice(0, 10), right.slice(0, -1), wire.concat(right, other)]) {
     const { conversation } = begin(), [{ line }] = await todo(conversation);
     conversation.heard(line, said);
     const error = await refusal(() => conversation.ended(line));
@@ -605,7 +605,8 @@ REPLAYED = """async ([name, C]) => {
     const { conversation } = begin();
     const error = await refusal(async () => {
       for (const [n, { replies }] of rounds.entries()) {
-        const lines = (await todo(conversation)).flatMap(({ line }) => line ?? []), said = replies.map((r) => r.slice());
+        const lines = (await todo(conversation)).flatMap(({ line }) => line ?? []);
+        const said = replies.map((reply) => reply.slice());
         if (n === 0) said[seat][said[seat].length - conversation.expected(lines[seat])] ^= 1;
         whole(conversation, lines, said);
       }
