@@ -219,15 +219,16 @@ def test_advice_needs_people_and_sense() -> None:
 @pytest.mark.parametrize("reveal", ["distances", "differences", "masked", "masked_differences"])
 def test_the_number_of_tickets_that_is_shown_is_what_the_attack_needs(reveal: str, shuffle: bool) -> None:
     """`rebuilt_after` is worked out from public numbers; the attack, which knows no more, ends there."""
-    for rows, d, levels in ((60, 6, 400), (40, 12, 250)) if shuffle else ((60, 6, 20), (40, 12, 9)):
+    for rows, d, levels in ((60, 6, 1000), (40, 12, 1000)) if shuffle else ((60, 6, 20), (40, 12, 9)):
         database = numbers_database(rows, d, levels)
         d_min = 30 if "masked" in reveal else 1
         deployment = Deployment.of(database.schema, scheme=f"table/{reveal}", shuffle=shuffle, d_min=d_min)
         attack = linking if shuffle else crafted
         curve = attack(in_process(database, deployment), deployment.rows(database.codes))
         assert curve[-1].tickets == deployment.scheme.rebuilt_after
-        assert curve[-1].rows > 0.9
-        assert all(point.rows < 0.9 for point in curve[:-1])  # and no earlier
+        enough = 0.8 if shuffle else 1.0  # rows are linked by features in which not all differ
+        assert curve[-1].rows >= enough
+        assert all(point.rows < enough for point in curve[:-1])  # and no earlier
         assert str(deployment.scheme.rebuilt_after) in deployment.lasts()
 
 

@@ -212,7 +212,7 @@ def test_every_module_has_its_line_and_stands_in_import_order() -> None:
         folder = source if package == "counterveil" else source / package
         found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
         assert set(listed) == found - {"__init__"}, package
-        name = "counterveil" if package == "counterveil" else f"counterveil.{package}"
+        name = "counterveil" if package == "counterveil" else f"counterveil.{package}".replace("/", ".")
         depth = {module: n for n, layer in enumerate(reversed(layers[name])) for module in layer.split(" | ")}
         assert [depth[module] for module in listed] == sorted(depth.values()), package
 
