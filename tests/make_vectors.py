@@ -1,4 +1,4 @@
-"""Write `vectors/wire.json`, `service.json` and `sealed.json` anew: `python tests/make_vectors.py`.
+"""Write `wire.json`, `service.json`, `sealed.json`, `conversation.json` of `vectors/`: `python tests/make_vectors.py`.
 
 They are made once and then hold: a change of the protocol is a change of these files, and of the version.
 """
@@ -33,6 +33,8 @@ from counterveil import (
 )
 from counterveil.algebra.field import Field
 from counterveil.applicant.ask import compile_question
+from counterveil.applicant.conversation import Conversation, Do
+from counterveil.applicant.offer import Offer
 from counterveil.crypto.garbling import Garbler, hashed, tweaks
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.crypto.packages import unpackage
@@ -41,9 +43,10 @@ from counterveil.schemes.fetch import make_spir
 from counterveil.schemes.protocols import circuit
 from counterveil.schemes.protocols.garbled import _Garbler
 from counterveil.schemes.scheme import nearest
-from counterveil.service.ledger import Ledger
+from counterveil.service.ledger import Ledger, MemoryLedger
 from counterveil.service.server import Server
 from counterveil.terms import wire
+from counterveil.terms.agreement import Peer
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.wire import Claims, Reply, Request, SignedTerms, Ticket
 
@@ -59,7 +62,16 @@ DATA = {
     "owner": [False, True, True, False, True],
     "ok": [True] * 5,
 }
+PERSON = {"income": 2000, "job": "driver", "school": "basic", "owner": False}
 PREFERENCES: dict[str, Any] = {"immutable": ["owner"], "weights": {"job": 3}}
+CONVERSATIONS: dict[str, dict[str, Any]] = {
+    "differences": {},
+    "three records, apart where they can be": {"k": 3, "spread": 3.5},
+    "any two of three servers collude": {"scheme": "table/distances", "servers": 3, "collusion": 2},
+    "one of four servers lies": {"servers": 4, "collusion": 1, "liars": 1},
+    "sealed": {"scheme": "table/sealed"},
+    "sealed, the record inside": {"scheme": "table/sealed_record"},
+}
 
 
 def schema() -> Schema:
@@ -247,8 +259,7 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
     """Return one whole question, all bytes of it, and requests that must be refused after it."""
     deployment = Deployment.of(schema())
     scheme = deployment.scheme
-    person = {"income": 2000, "job": "driver", "school": "basic", "owner": False}
-    question, _ = compile_question(deployment, deployment.schema.codes(person), Preferences(**PREFERENCES))
+    question, _ = compile_question(deployment, deployment.schema.codes(PERSON), Preferences(**PREFERENCES))
     good = ticket(servers[0], 7)
     queries = scheme.query(question, Pads(1))
     first = servers[0]
@@ -310,7 +321,7 @@ def conversation(servers: list[Server]) -> dict[str, Any]:
         ),
     ]  # fmt: skip
     return {
-        "person": person,
+        "person": PERSON,
         "preferences": PREFERENCES,
         "ticket": good.text(),
         "symbols": [[str(v) for v in q] for q in queries],
@@ -374,6 +385,85 @@ def sealed() -> dict[str, Any]:
     return {"key": "counterveil seal", "hash": hashes, "gate": gate, "adder": adder, "least": least}
 
 
+class Recorded:
+    """Pads, and a note of everything that was drawn of them."""
+
+    def __init__(self, seed: int) -> None:
+        self._pads, self.drawn = Pads(seed), list[dict[str, str]]()
+
+    def elements(self, q: int, count: int) -> Any:
+        values = self._pads.elements(q, count)
+        self.drawn.append({"q": str(q), "values": " ".join(map(str, values))})
+        return values
+
+
+def effects(number: int, *, k: int = 1, spread: float = 0.0, liars: int = 0, **parameters: Any) -> dict[str, Any]:
+    """Return one conversation with real servers: everything it does, in order, what comes back, and what it comes to.
+
+    If servers may lie, the third does: it adds one to the first number of its answer.
+    """
+    held, signer = database(), issuer()
+    deployment = Deployment.of(held.schema, record=held.record, k=k, **parameters)
+    numbers = range(1, deployment.scheme.servers + 1)
+    own = [SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n] * 32))) for n in numbers]
+    addresses = tuple(f"https://server-{n}.example" for n in numbers)
+    keys = [key.public for key in own]
+    issued = sign_terms(make_terms(held, deployment, keys=keys, service="vectors", robust=liars), addresses, signer)
+    servers = [
+        Server.open(n, held, issued, key=COMMON, own=key, ledger=MemoryLedger(), clock=lambda: NOW)
+        for n, key in enumerate(own, 1)
+    ]
+    reveal = issued.terms.parameters.reveal
+    good = ticket(servers[0], number, servers=tuple(numbers), reveal=reveal, liars=liars, k=k)
+    question, costs = compile_question(deployment, held.schema.codes(PERSON), Preferences(**PREFERENCES))
+    pads, events = Recorded(number), list[dict[str, Any]]()
+    asked = Conversation(Offer(issued, deployment, 0.0), good, question, spread=spread, randomness=pads)
+    asked.meet([Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)])
+    while {"what": "hang up"} not in events:
+        todo = list(asked.todo())
+        events += map(shown, todo)
+        for do in todo:
+            if do.line is None or do.message is None:
+                continue
+            reply = servers[do.line.server - 1].turn(wire.encode(do.message), do.message.kind).answered().whole()
+            if liars and do.line == (3, 0):
+                reply = _lied(reply, deployment.scheme.field)
+            events.append({"what": "reply", **do.line._asdict(), "hex": reply.hex()})
+            asked.heard(do.line, reply)
+            asked.ended(do.line)
+    seen = asked.result()
+    return {
+        "terms": issued.text,
+        "addresses": addresses,
+        "key": servers[0].manifest.key,
+        "ticket": good.text(),
+        "person": PERSON,
+        "preferences": PREFERENCES,
+        "spread": spread,
+        "drawn": pads.drawn,
+        "events": events,
+        "revealed": " ".join(map(str, seen.revealed)),
+        "positions": seen.positions,
+        "records": [record.hex() for record in seen.records],
+        "honest": seen.honest,
+        "codes": [record.codes.tolist() for record in asked.checked(costs)],
+    }
+
+
+def shown(do: Do) -> dict[str, Any]:
+    """Return what a conversation wants done, as the file has it."""
+    if do.line is None or do.message is None:
+        return {"what": do.what}
+    return {"what": do.what, **do.line._asdict(), "hex": wire.encode(do.message).hex()}
+
+
+def _lied(reply: bytes, field: Any) -> bytes:
+    honest = wire.decode_reply(reply, "answer")
+    values = wire.unpack("answer", field, honest.body, 4)
+    values[0] = (values[0] + 1) % field.q
+    return wire.encode(msgspec.structs.replace(honest, body=wire.pack(field, values)))
+
+
 def make(ledgers: Path) -> dict[str, Any]:
     """Return all files."""
     servers = [server(n, new_ledger(ledgers / f"ledger-{n}", n)) for n in (1, 2)]
@@ -398,6 +488,9 @@ def make(ledgers: Path) -> dict[str, Any]:
             "question": conversation(servers),
         },
         "sealed.json": sealed(),
+        "conversation.json": {
+            name: effects(n, **parameters) for n, (name, parameters) in enumerate(CONVERSATIONS.items(), 11)
+        },
     }
 
 

@@ -261,7 +261,7 @@ def test_unsafe_terms_are_refused_before_anything_is_asked(
     terms["parameters"] |= change
     said = page.evaluate(
         """async (terms) => {
-          const { Deployment } = await import("/web/client.js");
+          const { Deployment } = await import("/web/deployment.js");
           try { new Deployment(terms); return "taken"; } catch (error) { return error.code; }
         }""",
         terms,
@@ -387,8 +387,8 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
     }
     failed, count = page.evaluate(
         """async ({ "wire.json": W, "service.json": S, "sealed.json": L }) => {
-        const [wire, field, client, spir, garble] = await Promise.all(
-          ["wire", "field", "client", "spir", "garble"].map((name) => import(`/web/${name}.js`)));
+        const [wire, field, deployment, protocols, spir, garble] = await Promise.all(
+          ["wire", "field", "deployment", "protocols", "spir", "garble"].map((name) => import(`/web/${name}.js`)));
         const failed = []; let count = 0;
         const check = (right, what) => { count++; if (!right) failed.push(what); };
         const refuses = (work) => {
@@ -421,18 +421,18 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
           check(wire.same(t.servers, c.servers), "ticket");
         }
         for (const c of W.bad_tickets) check(refuses(() => wire.decodeTicket(c.text)), c.why);
-        const Q = S.question, made = new client.Deployment(JSON.parse(S.manifests[0].issued.terms));
+        const Q = S.question, made = new deployment.Deployment(JSON.parse(S.manifests[0].issued.terms));
         const own = new Map(made.schema.features.map((f) => [f, f.code(Q.person[f.name])]));
         const wishes = new Map(made.schema.features.map((f) => [f, { weight: Q.preferences.weights[f.name] ?? 1,
           change: Q.preferences.immutable.includes(f.name) ? "locked" : "free" }]));
         const shared = field.valueAt(Q.symbols.map((s) => s.map(BigInt)), [1n, 2n], 0n, made.q);
-        check(wire.same(shared, client.secretOf(made, own, wishes)), "the secret");
+        check(wire.same(shared, deployment.secretOf(made, own, wishes)), "the secret");
         check(wire.decodeTicket(Q.ticket).reveal === made.reveals, "what is revealed");
         const body = (hex, kind) => wire.decodeReply(wire.unhex(hex), kind).body;
         const answers = Q.answers.map((a) => wire.unpackVector(body(a, "answer"), made.q, made.length));
-        const { revealed } = client.recover(made, [1, 2], 0, answers);
+        const { revealed } = protocols.recover(made, [1, 2], 0, answers);
         check(wire.same(revealed.map(String), Q.revealed), "revealed");
-        check(client.nearest(made.relative(revealed), 1)[0] === Q.position, "position");
+        check(deployment.nearest(made.relative(revealed), 1)[0] === Q.position, "position");
         const secretIn = (request) => wire.hex(wire.unpack(wire.unhex(request))[8]);
         const secrets = [Q.queries, Q.record_queries].map((each) => each.map(secretIn));
         check(wire.same(...secrets) && new Set(secrets[0]).size === 2, "one secret for each server");
@@ -461,16 +461,24 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
         const byOrder = (costs, k) => costs.map((_, i) => i).sort((a, b) => costs[a] - costs[b] || a - b).slice(0, k);
         for (const costs of [[3, 1, 2, 1, 0], [0], [5, 5, 5, 5], [9, 8, 7, 6]])
           for (const k of [1, 2, 3, 9])
-            check(wire.same(client.nearest(costs, k), byOrder(costs, k)), `${k} of ${costs}`);
+            check(wire.same(deployment.nearest(costs, k), byOrder(costs, k)), `${k} of ${costs}`);
         const { least } = L, sealed = least.answers.map(wire.unhex), at = [0, 0];
         check(wire.same(garble.answerBytes(5, least.bits, least.record_bytes), sealed.map((a) => a.length)), "lengths");
-        const took = async (place, n) => sealed[place].slice(at[place], (at[place] += n));
-        const nearest = await garble.evaluate(took, 5, least.bits, least.record_bytes);
+        const evaluated = async (answers, at) => {
+          const party = garble.evaluate(5, least.bits, least.record_bytes);
+          let effect = await party.next();
+          while (!effect.done) {
+            const { source, count } = effect.value;
+            effect = await party.next(answers[source].slice(at[source], (at[source] += count)));
+          }
+          return effect.value;
+        };
+        const nearest = await evaluated(sealed, at);
+        check(wire.same(at, sealed.map((a) => a.length)), "all is taken");
         check(nearest.position === least.position && wire.hex(nearest.opened) === least.record, "the least of five");
         for (let i = 0; i < 50; i++) {
-          const noise = sealed.map((a) => crypto.getRandomValues(new Uint8Array(a.length))), place = [0, 0];
-          const taken = async (p, n) => noise[p].slice(place[p], (place[p] += n));
-          const { position } = await garble.evaluate(taken, 5, least.bits, least.record_bytes);
+          const noise = sealed.map((a) => crypto.getRandomValues(new Uint8Array(a.length)));
+          const { position } = await evaluated(noise, [0, 0]);
           check(position >= 0 && position < 8, "noise gives a position");
         }
         for (const [n, prime] of [[800n, 809n], [2n ** 32n, 4294967311n], [2n ** 61n - 2n, 2n ** 61n - 1n]])
@@ -482,6 +490,144 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
     page.close()
     assert failed == []
     assert count > 100
+
+
+# Replays one recorded conversation; returns what went otherwise than recorded.
+REPLAYED = """async ([name, C]) => {
+  const [wire, made, conversations, spir] = await Promise.all(
+    ["wire", "deployment", "conversation", "spir"].map((each) => import(`/web/${each}.js`)));
+  const failed = [], check = (right, what) => right || failed.push(`${name}: ${what}`);
+  const deployment = new made.Deployment(JSON.parse(C.terms)), { schema, terms } = deployment;
+  const own = new Map(schema.features.map((f) => [f, f.code(C.person[f.name])]));
+  const wishes = new Map(schema.features.map((f) => [f, { weight: C.preferences.weights[f.name] ?? 1,
+    change: C.preferences.immutable.includes(f.name) ? "locked" : "free" }]));
+  const ticket = wire.decodeTicket(C.ticket), secret = made.secretOf(deployment, own, wishes);
+  const peers = new Map(ticket.servers.map((n, i) => [n, C.addresses[i]]));
+  const stage = { deployment, peers, digest: await wire.digestOf(C.terms), key: wire.unhex(C.key) };
+  const begin = (options) => {
+    const left = [...C.drawn];
+    const elements = (q, count) => {
+      const each = left.shift(), values = each.values.split(" ").map(BigInt);
+      check(BigInt(each.q) === q && values.length === count, `draws ${count} of ${q}`);
+      return values;
+    };
+    const draw = { elements, bytes: (count) => Uint8Array.from(elements(256n, count), Number) };
+    const conversation = new conversations.Conversation(stage, ticket, secret, { spread: C.spread, draw, ...options });
+    return { conversation, left };
+  };
+  const rounds = []; // what is done, and what is then heard
+  for (const event of C.events) {
+    const last = rounds.at(-1);
+    if (event.what === "reply") last.replies.push(wire.unhex(event.hex));
+    else if (!last || last.replies.length) rounds.push({ done: [event], replies: [] });
+    else last.done.push(event);
+  }
+  const todo = async (conversation) => {
+    const done = [];
+    for await (const each of conversation.todo()) done.push(each);
+    return done;
+  };
+  const shown = ({ what, line, message }) =>
+    JSON.stringify(line ? { what, ...line, hex: wire.hex(message.bytes) } : { what });
+  const whole = (conversation, lines, replies) => lines.forEach((line, i) => {
+    conversation.heard(line, replies[i]);
+    conversation.ended(line);
+  });
+  const pieces = async (conversation, lines, replies) => {
+    const sizes = [1, 7, 2, 64, 3, 501, 5], at = lines.map(() => 0);
+    for (let n = 0; at.some((from, i) => from < replies[i].length); n++) {
+      const i = n % lines.length, size = sizes[n % sizes.length];
+      if (at[i] >= replies[i].length) continue;
+      check(conversation.wants(lines[i]), "wants more");
+      conversation.heard(lines[i], replies[i].slice(at[i], (at[i] += size)));
+      if (at[i] >= replies[i].length) conversation.ended(lines[i]);
+      if (n % 3 === 0) await null;
+    }
+  };
+  const restarted = (conversation, lines, replies) => lines.forEach((line, i) => {
+    const reply = replies[i];
+    conversation.heard(line, reply.slice(0, reply.length / 2));
+    const before = conversation.taken(line);
+    conversation.again(line);
+    conversation.heard(line, wire.unhex("3c68746d6c3e")); // a proxy said something
+    conversation.again(line);
+    conversation.heard(line, reply.slice(0, 3));
+    conversation.heard(line, reply.slice(3));
+    conversation.ended(line);
+    check(before < conversation.taken(line) && conversation.taken(line) === conversation.expected(line), "restarted");
+  });
+  const same = (seen) => seen.revealed.join(" ") === C.revealed && wire.same(seen.positions, C.positions)
+    && wire.same(seen.records.map(wire.hex), C.records) && wire.same(seen.honest, C.honest);
+  const played = async ({ conversation, left }, carry) => {
+    for (const { done, replies } of rounds) {
+      const doing = await todo(conversation);
+      check(wire.same(doing.map(shown), done.map((each) => JSON.stringify(each))), `effects, ${carry.name}`);
+      await carry(conversation, doing.flatMap(({ line }) => line ?? []), replies);
+    }
+    check(left.length === 0, "all is drawn");
+    return conversation.result();
+  };
+  for (const carry of [whole, pieces, restarted]) {
+    const seen = await played(begin(), carry);
+    check(same(seen), `result, ${carry.name}`);
+    for (const [i, record] of seen.records.entries()) {
+      const { codes } = schema.readRecord((await spir.unpackage(record)).slice(0, -64), terms.record);
+      check(wire.same(schema.features.map((f) => codes.get(f)), C.codes[i]), `record ${i}`);
+    }
+  }
+  const attempt = {}; // what broke off is sent again, byte for byte, and nothing is drawn for that
+  await played(begin({ made: attempt }), whole);
+  const again = begin({ made: attempt });
+  again.left.length = 0;
+  check(same(await played(again, whole)), "sent again");
+  const refusal = async (work) => { try { await work(); return null; } catch (error) { return error; } };
+  const [{ replies }] = rounds;
+  {
+    const { conversation } = begin(), [first, ...others] = (await todo(conversation)).map(({ line }) => line);
+    conversation.heard(first, replies[0].slice(0, 40));
+    const [one, two] = [new Error("one"), new Error("two")];
+    conversation.broke(first, one);
+    check(others.every((line) => conversation.wants(line)), "reads on");
+    whole(conversation, others, replies.slice(1));
+    check(await refusal(() => todo(conversation)) === one, "a broken line");
+    conversation.broke(others[0], two);
+    check(await refusal(() => todo(conversation)) === one, "of two broken lines the first");
+  }
+  const [right, others] = replies, other = right.slice();
+  other[0] ^= 1;
+  for (const said of [others, other, right.slice(0, 10), right.slice(0, -1), wire.concat(right, other)]) {
+    const { conversation } = begin(), [{ line }] = await todo(conversation);
+    conversation.heard(line, said);
+    const error = await refusal(() => conversation.ended(line));
+    check(error?.code === "malformed_answer" && error.server === C.addresses[0], "another head");
+  }
+  for (const seat of C.honest) { // a control
+    const { conversation } = begin();
+    const error = await refusal(async () => {
+      for (const [n, { replies }] of rounds.entries()) {
+        const lines = (await todo(conversation)).flatMap(({ line }) => line ?? []);
+        const said = replies.map((reply) => reply.slice());
+        if (n === 0) said[seat][said[seat].length - conversation.expected(lines[seat])] ^= 1;
+        whole(conversation, lines, said);
+      }
+      check(!same(await conversation.result()), `a changed byte of server ${seat + 1}`);
+    });
+    check(error === null || ["malformed_answer", "too_many_liars"].includes(error.code), String(error));
+  }
+  return failed;
+}"""
+
+
+def test_the_page_has_the_conversations_that_python_has(browser: Browser, credit: Service) -> None:
+    """Every effect of `vectors/conversation.json`, which `test_conversation.py` replays in Python."""
+    page = opened(browser, credit.urls[0], credit.urls)
+    cases = json.loads((VECTORS / "conversation.json").read_text("utf-8"))
+    failed = [each for case in cases.items() for each in page.evaluate(REPLAYED, case)]
+    cases["differences"]["events"][0]["hex"] = "00"
+    control = page.evaluate(REPLAYED, ("differences", cases["differences"]))
+    page.close()
+    assert failed == []
+    assert "differences: effects, whole" in control
 
 
 MANIFESTS = """async ({ manifests, issuer, operators, addresses }) => {

@@ -332,7 +332,7 @@ def test_choosing_takes_as_many_steps_whatever_the_costs(browser: Browser, bank:
     page = opened(browser, bank.urls[0], [])
     counts = page.evaluate(
         """async () => {
-          const { nearest } = await import("/web/client.js");
+          const { nearest } = await import("/web/deployment.js");
           const orders = [[...Array(50).keys()], [...Array(50).keys()].reverse(), Array(50).fill(7),
             [...Array(50).keys()].map((i) => (i * 17) % 50)];
           return orders.map((order) => {
@@ -420,7 +420,8 @@ def test_compiling_is_rehearsed_with_the_heaviest_wishes(browser: Browser, bank:
     page = opened(browser, bank.urls[0], [])
     looked = page.evaluate(
         """async () => {
-          const [client, schema] = await Promise.all(["client", "schema"].map((name) => import(`/web/${name}.js`)));
+          const [client, made, schema] = await Promise.all(
+            ["client", "deployment", "schema"].map((name) => import(`/web/${name}.js`)));
           const config = JSON.parse(document.getElementById("config").textContent);
           const real = schema.Feature.prototype.value;
           let looks = 0;
@@ -432,7 +433,7 @@ def test_compiling_is_rehearsed_with_the_heaviest_wishes(browser: Browser, bank:
               for (const own of [0, 10, 20])
                 for (const [low, high] of [[undefined, undefined], [0, 20], [5, 10], [undefined, 20]]) {
                   looks = 0;
-                  client.secretOf(deployment, new Map(costed.map((f) => [f, own])),
+                  made.secretOf(deployment, new Map(costed.map((f) => [f, own])),
                     new Map(costed.map((f) => [f, { change, low, high, weight: 7 }])));
                   most.push(looks);
                 }

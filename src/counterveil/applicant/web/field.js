@@ -78,7 +78,8 @@ export function uniform(q, count, fill = (words) => crypto.getRandomValues(words
  * @param {Draw} draw
  */
 export function split(secret, alphas, collusion, q, draw = uniform) {
-  const pads = Array.from({ length: collusion }, () => draw(q, secret.length));
+  const drawn = draw(q, collusion * secret.length);
+  const pads = Array.from({ length: collusion }, (_, t) => drawn.slice(t * secret.length, (t + 1) * secret.length));
   return alphas.map((alpha) =>
     secret.map((value, i) => {
       let total = 0n;

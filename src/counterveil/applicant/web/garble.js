@@ -2,6 +2,7 @@
 // A wire is a Uint32Array with four words for each row: the one label of it that this computer has.
 
 import { AND, CHUNK_BITS, KEY_STEPS, LABEL, LEVEL_STEPS, PAD_STEP, PASS_STEP, SEAL_KEY } from "./constants.js";
+import { take } from "./party.js";
 
 const CHUNK = 1 << CHUNK_BITS; // rows
 const STRIDE = 65536; // bytes of records at a time
@@ -10,7 +11,6 @@ const STRIDE = 65536; // bytes of records at a time
  * @typedef {import("./wire.js").Bytes} Bytes
  * @typedef {Uint32Array<ArrayBuffer>} Wire
  * @typedef {{ cost: Wire[], place: Wire[], rows: number }} Round those still in the tournament: bits of their costs and of their places
- * @typedef {(place: number, count: number) => Promise<Bytes>} Take brings the next bytes of a server's answer
  */
 
 const key = crypto.subtle?.importKey("raw", new TextEncoder().encode(SEAL_KEY), "AES-CBC", false, ["encrypt", "decrypt"]);
@@ -192,37 +192,37 @@ export function answerBytes(count, bits, record) {
 }
 
 /**
- * Returns the position, and the record if one came with it.
- * @param {Take} take
+ * Takes the answers of two servers; returns the position, and the record if one came with it.
  * @param {number} count
  * @param {number} bits
  * @param {number} record
+ * @returns {import("./party.js").HashingParty<{ position: number, opened: Bytes | null }>}
  */
-export async function evaluate(take, count, bits, record) {
+export async function* evaluate(count, bits, record) {
   const gates = new Gates(), [sizes, last] = ands(count, bits);
   /** @type {Round[]} */
   const winners = [];
   const top = height(count), within = Math.min(top, CHUNK_BITS);
   let n = 0;
   for (const [start, rows] of chunks(count)) {
-    const u = wires(await take(0, LABEL * bits * rows), bits, rows), v = wires(await take(1, LABEL * bits * rows), bits, rows);
-    gates.load(await take(0, AND * sizes[n++]));
+    const u = wires(yield take(0, LABEL * bits * rows), bits, rows), v = wires(yield take(1, LABEL * bits * rows), bits, rows);
+    gates.load(yield take(0, AND * sizes[n++]));
     const cost = await add(gates, u, v, rows, start);
     winners.push(await rounds(gates, { cost, place: [], rows }, 0, within, start, count));
   }
-  gates.load(await take(0, AND * last));
+  gates.load(yield take(0, AND * last));
   /** @type {(which: "cost" | "place") => Wire[]} */
   const met = (which) => winners[0][which].map((_, i) => join(winners.map((node) => node[which][i])));
   const all = { cost: met("cost"), place: met("place"), rows: winners.length };
   const { place } = await rounds(gates, all, within, top, 0, count);
-  const [opener] = wires(await take(1, LABEL), 1, 1);
-  const decode = await take(0, Math.ceil(top / 8));
+  const [opener] = wires(yield take(1, LABEL), 1, 1);
+  const decode = yield take(0, Math.ceil(top / 8));
   let position = 0;
   place.forEach((label, i) => (position += ((label[0] ^ (decode[i >> 3] >> (i & 7)) ^ (opener[0] >>> i)) & 1) * 2 ** i));
   if (!record) return { position, opened: null };
   const locked = new Uint8Array(record), first = position * record;
   for (let at = 0; at < 2 ** top * record; at += STRIDE) { // the same strides wherever the record stands: a server sees us read
-    const part = await take(0, Math.min(STRIDE, 2 ** top * record - at));
+    const part = yield take(0, Math.min(STRIDE, 2 ** top * record - at));
     const from = Math.min(Math.max(first - at, 0), part.length), to = Math.min(Math.max(first + record - at, 0), part.length);
     locked.set(part.subarray(from, to), from < to ? at + from - first : 0);
   }

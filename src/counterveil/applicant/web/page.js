@@ -1,13 +1,15 @@
 // The applicant's page: a form drawn from the schema, an answer, and what left this computer.
 // It stores nothing: what is typed is gone when the page is closed. A link that opened it stays in the browser's history.
 
-import { addressOf, ask, connect, isLoopback, secretOf, shares } from "./client.js";
+import { addressOf, ask, connect, isLoopback } from "./client.js";
+import { secretOf } from "./deployment.js";
 import { Trouble } from "./network.js";
+import { shares } from "./protocols.js";
 import { WORDS } from "./strings.js";
 import { fingerprint, hex, packVector } from "./wire.js";
 
 /**
- * @typedef {import("./client.js").Explanation} Explanation
+ * @typedef {import("./explain.js").Explanation} Explanation
  * @typedef {import("./preferences.js").Wish} Wish
  * @typedef {import("./schema.js").Feature} Feature
  * @typedef {import("./schema.js").Value} Value
@@ -291,7 +293,7 @@ async function question(asked) {
     messages.set(`${server}/${request}`, { server, up: bytes.length, length, ...shown });
   };
   const bar = make("progress", { max: 1, "aria-label": WORDS.receiving });
-  /** @type {import("./client.js").Progress} */
+  /** @type {import("./conversation.js").Progress} */
   const progress = (came, total) => {
     clearTimeout(slow);
     slow = wait(WORDS.evaluating(total), bar);

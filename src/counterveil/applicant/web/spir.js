@@ -7,7 +7,7 @@ import { concat, sha256 } from "./wire.js";
 /** @typedef {import("./wire.js").Bytes} Bytes */
 
 /** @type {(count: number) => Bytes} */
-const bytesOf = (count) => {
+export const bytesOf = (count) => {
   const out = new Uint8Array(count);
   for (let at = 0; at < count; at += 65536) crypto.getRandomValues(out.subarray(at, at + 65536));
   return out;
@@ -88,7 +88,8 @@ class Polynomials {
 
   /** @param {number} count @param {number} position */
   query(count, position, random = bytesOf) {
-    const pads = Array.from({ length: this.collusion }, () => random(count));
+    const drawn = random(this.collusion * count);
+    const pads = Array.from({ length: this.collusion }, (_, t) => drawn.subarray(t * count, (t + 1) * count));
     return Array.from({ length: this.servers }, (_, n) => {
       const query = new Uint8Array(count);
       for (let i = 0; i < count; i++) {

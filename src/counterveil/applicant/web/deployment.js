@@ -1,0 +1,120 @@
+// One deployment, as its terms describe it: what a question is in it, and which rows are the nearest.
+
+import { ANSWER_LIMIT, FIELD_LIMIT, KEY_BYTES, MOST_LIARS, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
+import { bitsOf, mod, smallestPrimeAbove } from "./field.js";
+import { answerBytes, height } from "./garble.js";
+import { Trouble } from "./network.js";
+import { costTables, Tariff } from "./preferences.js";
+import { Schema } from "./schema.js";
+import { packedBytes } from "./wire.js";
+
+/**
+ * @typedef {import("./preferences.js").Wishes} Wishes
+ * @typedef {import("./schema.js").Levels} Levels
+ * @typedef {import("./wire.js").Terms} Terms
+ */
+
+/** One deployment, as its servers' manifests describe it. */
+export class Deployment {
+  /** @param {Terms} terms */
+  constructor(terms) {
+    const { parameters } = terms;
+    const [form, reveal] = parameters.scheme.split("/");
+    this.form = form;
+    this.reveal = reveal;
+    if (terms.version !== PROTOCOL) throw new Trouble("terms", `version ${terms.version}`);
+    if (this.form !== "table" || parameters.options !== undefined) throw new Trouble("form", this.form);
+    const { servers, collusion, k, max_weight: maxWeight, d_min: dMin } = parameters;
+    const whole = [servers, collusion, k, maxWeight, dMin, terms.rows].every((v) => Number.isSafeInteger(v) && v >= 1);
+    const masked = this.reveal.startsWith("masked");
+    this.inside = this.reveal === "sealed_record"; // the answer brings the record
+    this.sealed = this.reveal === "sealed" || this.inside;
+    const known = this.sealed || ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
+    if (this.sealed && (servers !== 2 || collusion !== 1 || k !== 1 || terms.robust !== 0)) throw new Trouble("terms", "sealed");
+    if (!whole || !Number.isInteger(terms.robust) || terms.robust < 0 || terms.robust > MOST_LIARS || !known || servers <= collusion || servers > MOST_SERVERS || terms.rows > MOST_ROWS || (masked ? k > 1 && dMin > 1 : dMin !== 1))
+      throw new Trouble("terms", "parameters");
+    this.terms = terms;
+    this.schema = new Schema(terms.schema);
+    this.collusion = collusion;
+    this.differences = this.reveal.endsWith("differences");
+    this.mask = masked ? dMin : 1;
+    this.tariff = new Tariff(this.schema, maxWeight, dMin);
+    this.q = BigInt(terms.q);
+    this.alphas = terms.alphas.map(BigInt);
+    this.top = this.tariff.bound + BigInt(this.mask) - 1n;
+    const bound = this.differences ? 2n * this.top : this.top;
+    if (bound >= FIELD_LIMIT / 2n) throw new Trouble("terms", "costs beyond any field"); // q is at most twice that, so that a random word holds an element
+    const smallest = this.sealed ? 1n << BigInt(bound.toString(2).length) : smallestPrimeAbove(bound > BigInt(servers) ? bound : BigInt(servers));
+    if (this.q !== smallest) throw new Trouble("terms", `q is ${this.q}, and should be ${smallest}`);
+    const points = new Set(this.alphas.map((alpha) => (this.sealed ? alpha : mod(alpha, this.q))));
+    if (this.alphas.length !== servers || points.size !== this.alphas.length || points.has(0n))
+      throw new Trouble("terms", "alphas");
+    this.rows = terms.rows;
+    this.length = this.differences ? this.rows - 1 : this.rows;
+    this.positions = this.sealed ? 2 ** height(this.rows) : this.rows;
+    this.recordBytes = this.schema.recordBytes(terms.record) + SIGNATURE_BYTES + KEY_BYTES; // signed and packaged
+    const largest = Math.max(...this.answers(1));
+    if (!(largest < ANSWER_LIMIT)) throw new Trouble("terms", `answers of ${largest} bytes`);
+  }
+
+  /** What a question reveals, in one line, as tickets name it. */
+  get reveals() {
+    const { scheme, shuffle, d_min: dMin } = this.terms.parameters;
+    return scheme.slice(scheme.indexOf("/") + 1) + (shuffle ? ", shuffled" : "") + (dMin > 1 ? `, mask below ${dMin}` : "");
+  }
+
+  /**
+   * The bytes of the answer to one question, from each of so many servers.
+   * @param {number} servers
+   * @returns {number[]}
+   */
+  answers(servers) {
+    const bits = bitsOf(this.q);
+    return this.sealed ? answerBytes(this.rows, bits, this.inside ? this.recordBytes : 0) : Array(servers).fill(packedBytes(bits, this.length));
+  }
+
+  needed(liars = 0) {
+    return this.collusion + 1 + 2 * liars;
+  }
+
+  /**
+   * The costs of all rows, up to one shift where only differences are revealed.
+   * @param {bigint[]} revealed
+   */
+  relative(revealed) {
+    if (!this.differences) return revealed;
+    const costs = [0n];
+    for (const r of revealed) costs.push(costs[costs.length - 1] - (r > this.q / 2n ? r - this.q : r));
+    return costs;
+  }
+}
+
+/**
+ * Sealed: behind the tables stands what the applicant would add to the cost, which is nothing.
+ * @type {(deployment: Deployment, own: Levels, wishes: Wishes) => bigint[]}
+ */
+export const secretOf = (deployment, own, wishes) => [...costTables(deployment.tariff, own, wishes).flat(), ...(deployment.sealed ? [0n] : [])];
+
+/**
+ * The positions of the k least costs, each next one `apart` or farther; where too few are that far, the nearest of the
+ * others. k passes over all, and no sort: how long it takes must not tell how the costs lie.
+ * @param {bigint[]} costs
+ * @param {number} k
+ */
+export function nearest(costs, k, apart = 0n) {
+  const taken = new Uint8Array(costs.length);
+  /** @type {bigint | null} */
+  let from = null; // what the next one is to cost at least
+  return Array.from({ length: Math.min(k, costs.length) }, () => {
+    let best = -1, far = -1;
+    for (let i = 0; i < costs.length; i++) {
+      if (taken[i]) continue;
+      if (best < 0 || costs[i] < costs[best]) best = i;
+      if (from !== null && costs[i] >= from && (far < 0 || costs[i] < costs[far])) far = i;
+    }
+    const chosen = far < 0 ? best : far;
+    taken[chosen] = 1;
+    if (apart && (from === null || far >= 0)) from = costs[chosen] + apart;
+    return chosen;
+  });
+}
