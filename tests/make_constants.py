@@ -56,7 +56,7 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("PURPOSES", get_args(Purpose), "of signatures"),
         ("MOST_SERVERS", wire.MOST_SERVERS, ""),
         ("MOST_RECORDS", wire.MOST_RECORDS, ""),
-        ("MOST_LIARS", wire.MOST_ROBUST, ""),
+        ("MOST_ROBUST", wire.MOST_ROBUST, ""),
         ("MOST_ROWS", _meta(wire.Terms, "rows").lt - 1, ""),
         ("LONGEST_REVEAL", _meta(wire.Claims, "reveal").max_length, "characters, in a ticket"),
         ("SERVICE_PATTERN", _meta(wire.Claims, "service").pattern, ""),

@@ -306,9 +306,9 @@ def _unauthorized() -> Response:
 
 
 def _add_page(app: FastAPI, server: Server) -> None:
-    issued, number = server.manifest.issued, server.number
-    applicants, single = page.page(issued, number).encode(), page.single_file(issued, number).encode()
-    headers = _PAGE_HEADERS | {"content-security-policy": page.policy(issued)}
+    about = server.manifest.issued, server.number, server.epoch.deployment.scheme.rebuilt_after
+    applicants, single = page.page(*about).encode(), page.single_file(*about).encode()
+    headers = _PAGE_HEADERS | {"content-security-policy": page.policy(server.manifest.issued)}
 
     @app.get("/", summary="The applicant's page", response_class=Response, include_in_schema=False)
     async def page_route() -> Response:

@@ -16,7 +16,6 @@ from functools import cache
 from importlib.resources import files
 from urllib.parse import urlsplit
 
-from ..terms.published import deployment_of
 from ..terms.wire import SignedTerms
 
 # in import order
@@ -55,12 +54,12 @@ def assets() -> dict[str, tuple[bytes, str]]:
     return {name: (_text(name).encode(), _TYPES[name.rpartition(".")[2]]) for name in names}
 
 
-def page(issued: SignedTerms, number: int) -> str:
+def page(issued: SignedTerms, number: int, rebuilt_after: int | None) -> str:
     """Return the page as server n serves it: it asks the servers of these terms."""
-    return _filled(issued, number, fixed=True)
+    return _filled(issued, number, rebuilt_after, fixed=True)
 
 
-def single_file(issued: SignedTerms, number: int) -> str:
+def single_file(issued: SignedTerms, number: int, rebuilt_after: int | None) -> str:
     """Return the page with everything inlined, under a policy that lets only that run.
 
     It has the issuer's key, and that of the server it was downloaded from, baked into it.
@@ -71,21 +70,23 @@ def single_file(issued: SignedTerms, number: int) -> str:
     style = _text("style.css")
     rules = _policy(f"'{_hash(script)}'", f"'{_hash(style)}'", _ANYWHERE)
     meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(rules)}">'
-    whole = _filled(issued, number, fixed=False).replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}')
+    whole = _filled(issued, number, rebuilt_after, fixed=False).replace(
+        '<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}'
+    )
     whole = whole.replace('<link rel="stylesheet" href="web/style.css">', f"<style>{style}</style>")
     return whole.replace(
         '<script type="module" src="web/page.js"></script>', f'<script type="module">{script}</script>'
     )
 
 
-def _filled(issued: SignedTerms, number: int, *, fixed: bool) -> str:
+def _filled(issued: SignedTerms, number: int, rebuilt_after: int | None, *, fixed: bool) -> str:
     terms = issued.terms
     config = {
         "servers": list(issued.addresses),
         "issuer": terms.issuer,
         "operators": [terms.keys[number - 1]],  # the word of whoever serves this page
         "fixed": fixed,  # no other address may be asked
-        "rebuilt_after": deployment_of(terms).scheme.rebuilt_after,  # tickets; null: no known attack rebuilds the rows
+        "rebuilt_after": rebuilt_after,  # tickets; null: no known attack rebuilds the rows
     }
     return _text("index.html").replace("{}</script>", json.dumps(config).replace("<", "\\u003c") + "</script>", 1)
 

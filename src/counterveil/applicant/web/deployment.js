@@ -1,6 +1,6 @@
 // One deployment, as its terms describe it: what a question is in it, and which rows are the nearest.
 
-import { ANSWER_LIMIT, FIELD_LIMIT, KEY_BYTES, MOST_LIARS, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
+import { ANSWER_LIMIT, FIELD_LIMIT, KEY_BYTES, MOST_ROBUST, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
 import { bitsOf, mod, smallestPrimeAbove } from "./field.js";
 import { answerBytes, height } from "./garble.js";
 import { Trouble } from "./network.js";
@@ -31,7 +31,7 @@ export class Deployment {
     this.sealed = this.reveal === "sealed" || this.inside;
     const known = this.sealed || ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
     if (this.sealed && (servers !== 2 || collusion !== 1 || k !== 1 || terms.robust !== 0)) throw new Trouble("terms", "sealed");
-    if (!whole || !Number.isInteger(terms.robust) || terms.robust < 0 || terms.robust > MOST_LIARS || !known || servers <= collusion || servers > MOST_SERVERS || terms.rows > MOST_ROWS || (masked ? k > 1 && dMin > 1 : dMin !== 1))
+    if (!whole || !Number.isInteger(terms.robust) || terms.robust < 0 || terms.robust > MOST_ROBUST || !known || servers <= collusion || servers > MOST_SERVERS || terms.rows > MOST_ROWS || (masked ? k > 1 && dMin > 1 : dMin !== 1))
       throw new Trouble("terms", "parameters");
     this.terms = terms;
     this.schema = new Schema(terms.schema);

@@ -1,6 +1,6 @@
 // Messages to bytes and back, as docs/wire.md has them. Everything from a server is hostile until a function here has returned.
 
-import { FINGERPRINT_BYTES, ID_BYTES, LONGEST_REVEAL, MOST_LIARS, MOST_RECORDS, MOST_SERVERS, PROTOCOL, SERVICE_PATTERN, SIGNATURE_BYTES, VERSION } from "./constants.js";
+import { FINGERPRINT_BYTES, ID_BYTES, LONGEST_REVEAL, MOST_ROBUST, MOST_RECORDS, MOST_SERVERS, PROTOCOL, SERVICE_PATTERN, SIGNATURE_BYTES, VERSION } from "./constants.js";
 import { bitsOf } from "./field.js";
 
 /**
@@ -335,7 +335,7 @@ export function decodeTicket(textOfTicket) {
   const fields = unpack(signed);
   if (!isList(fields, 8)) throw new Malformed("not a ticket");
   const [version, id, expires, service, servers, reveal, liars, k] = fields;
-  const fine = version === VERSION && isBytes(id, ID_BYTES) && isNumber(expires, 0, Number.MAX_SAFE_INTEGER) && isNumber(liars, 0, MOST_LIARS)
+  const fine = version === VERSION && isBytes(id, ID_BYTES) && isNumber(expires, 0, Number.MAX_SAFE_INTEGER) && isNumber(liars, 0, MOST_ROBUST)
     && isNumber(k, 1, MOST_RECORDS) && typeof service === "string" && SERVICE.test(service) && typeof reveal === "string" && [...reveal].length <= LONGEST_REVEAL;
   if (!fine) throw new Malformed("not a ticket");
   return { id, expires, service, servers: checkedServers(servers), reveal, liars, k, signed, signature, bytes };
