@@ -68,7 +68,7 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
     "differences": {},
     "three records, apart where they can be": {"k": 3, "spread": 3.5},
     "any two of three servers collude": {"scheme": "table/distances", "servers": 3, "collusion": 2},
-    "one of four servers lies": {"servers": 4, "collusion": 1, "liars": 1},
+    "one of four servers lies": {"servers": 4, "collusion": 1, "robust": 1},
     "sealed": {"scheme": "table/sealed"},
     "sealed, the record inside": {"scheme": "table/sealed_record"},
 }
@@ -397,7 +397,7 @@ class Recorded:
         return values
 
 
-def effects(number: int, *, k: int = 1, spread: float = 0.0, liars: int = 0, **parameters: Any) -> dict[str, Any]:
+def effects(number: int, *, k: int = 1, spread: float = 0.0, robust: int = 0, **parameters: Any) -> dict[str, Any]:
     """Return one conversation with real servers: everything it does, in order, what comes back, and what it comes to.
 
     If servers may lie, the third does: it adds one to the first number of its answer.
@@ -408,13 +408,13 @@ def effects(number: int, *, k: int = 1, spread: float = 0.0, liars: int = 0, **p
     own = [SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n] * 32))) for n in numbers]
     addresses = tuple(f"https://server-{n}.example" for n in numbers)
     keys = [key.public for key in own]
-    issued = sign_terms(make_terms(held, deployment, keys=keys, service="vectors", robust=liars), addresses, signer)
+    issued = sign_terms(make_terms(held, deployment, keys=keys, service="vectors", robust=robust), addresses, signer)
     servers = [
         Server.open(n, held, issued, key=COMMON, own=key, ledger=MemoryLedger(), clock=lambda: NOW)
         for n, key in enumerate(own, 1)
     ]
     reveal = issued.terms.parameters.reveal
-    good = ticket(servers[0], number, servers=tuple(numbers), reveal=reveal, liars=liars, k=k)
+    good = ticket(servers[0], number, servers=tuple(numbers), reveal=reveal, robust=robust, k=k)
     question, costs = compile_question(deployment, held.schema.codes(PERSON), Preferences(**PREFERENCES))
     pads, events = Recorded(number), list[dict[str, Any]]()
     asked = Conversation(Offer(issued, deployment, 0.0), good, question, spread=spread, randomness=pads)
@@ -426,7 +426,7 @@ def effects(number: int, *, k: int = 1, spread: float = 0.0, liars: int = 0, **p
             if do.line is None or do.message is None:
                 continue
             reply = servers[do.line.server - 1].turn(wire.encode(do.message), do.message.kind).answered().whole()
-            if liars and do.line == (3, 0):
+            if robust and do.line == (3, 0):
                 reply = _lied(reply, deployment.scheme.field)
             events.append({"what": "reply", **do.line._asdict(), "hex": reply.hex()})
             asked.heard(do.line, reply)

@@ -1,6 +1,6 @@
 // Messages to bytes and back, as docs/wire.md has them. Everything from a server is hostile until a function here has returned.
 
-import { FINGERPRINT_BYTES, ID_BYTES, LONGEST_REVEAL, MOST_ROBUST, MOST_RECORDS, MOST_SERVERS, PROTOCOL, SERVICE_PATTERN, SIGNATURE_BYTES, VERSION } from "./constants.js";
+import { FINGERPRINT_BYTES, ID_BYTES, LONGEST_REVEAL, MOST_RECORDS, MOST_ROBUST, MOST_SERVERS, PROTOCOL, SERVICE_PATTERN, SIGNATURE_BYTES, VERSION } from "./constants.js";
 import { bitsOf } from "./field.js";
 
 /**
