@@ -24,7 +24,7 @@ from counterveil.service.epochs import check_holdings
 from counterveil.service.server import Server
 from counterveil.terms import wire
 from counterveil.terms.agreement import Peer
-from deployed import Deployed, deployed
+from deployed import Deployed, deployed, record_step
 from enumeration import Fixed
 from service import numbers_database
 
@@ -144,7 +144,7 @@ def test_a_servers_view_is_the_same_for_every_question_also_if_it_sends(toy: Any
 def test_the_same_for_the_position_of_a_record(toy: Any, secret: bytes) -> None:
     """Two rows: every noise, both positions, every probe."""
     made, _ = toy
-    spir, first = made.servers[0]._spir(0), made.servers[0]
+    spir, first = record_step(made.servers[0]), made.servers[0]
     views = []
     for position in range(2):
         seen: Counter[Any] = Counter()
@@ -153,7 +153,7 @@ def test_the_same_for_the_position_of_a_record(toy: Any, secret: bytes) -> None:
             ticket = made.ticket()
             real = made.request("record-query", 1, ticket, 1, (1, 2), queries[0].tobytes())
             real = msgspec.structs.replace(real, secret=SECRET)
-            question = made.request("query", 1, ticket, 0, (1, 2), bytes(first._scheme.field.packed(2)))
+            question = made.request("query", 1, ticket, 0, (1, 2), bytes(first.epoch.deployment.scheme.field.packed(2)))
             assert outcome(first, msgspec.structs.replace(question, secret=SECRET)) == "answered"
             assert outcome(first, real) == "answered"
             probes = [msgspec.structs.replace(real, body=bytes([guess]), secret=secret) for guess in range(4)]
