@@ -177,19 +177,19 @@ def shapes(threads: int, size: int = 1 << 25) -> Iterator[Timed]:
     cases = [(levels, d, 26) for levels in (16, 256, 1000) for d in (16, 20, 63, 64, 256)]
     cases += [(levels, 64, bits) for bits in (33, 45, 61) for levels in (16, 256, 1000)] + [(4096, 64, 26)]
     generator = np.random.default_rng(3)
-    for name in ("linear", "table"):
+    for tabular in (False, True):
         for levels, d, bits in cases:
             field = Field(smallest_prime_above(1 << (bits - 1)))
             kind = np.min_scalar_type(levels - 1)
             codes = generator.integers(0, levels, (size // d // kind.itemsize, d), dtype=kind)
             laid = engine.lay_out(codes, threads=threads, worthwhile=0)
-            if name == "table":
+            if tabular:
                 entries = Fresh().elements(field.q, levels * d)
                 work = partial(laid.scan, Plan("table", field, (entries,), sizes=(levels,) * d))
             else:
                 coefficients = [Fresh().elements(field.q, d) for _ in range(2)]
                 work = partial(laid.scan, Plan("polynomial", field, tuple(coefficients), levels - 1))
-            what = f"{name}, {levels:,} levels, d = {d}, q of {bits} bits"
+            what = f"{'table' if tabular else 'linear'}, {levels:,} levels, d = {d}, q of {bits} bits"
             yield Timed(what, TWO, best(work, 5), len(codes), codes.nbytes)
 
 
@@ -207,7 +207,7 @@ def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:
             for _ in scheme.stream(1, laid, query, scheme.common(new_key(), bytes(32), b"bench")):
                 pass
 
-        called = name + (", shuffled" if shuffle and "sealed" not in name else "")
+        called = name + ", shuffled" * (shuffle and bool(scheme.reveal.length(2)))
         yield Timed(f"whole answer, {called}", TWO, best(answer, 3), rows, codes.size)
 
 

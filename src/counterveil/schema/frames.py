@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -181,3 +182,11 @@ def as_person(person: Any, names: list[str]) -> dict[str, Any]:
     if table.count != 1:
         raise WrongShape("person", got=f"{table.count} rows", expected="one")
     return {name: value for name, value in table.people()[0].items() if name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what had another name in 0.1, with a warning."""
+    if name == "Table":
+        warnings.warn("counterveil.schema.frames.Table is now called Columns", DeprecationWarning, stacklevel=2)
+        return Columns
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
