@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -29,6 +29,7 @@ from counterveil.service.connections import HANG_UP, Crowd, Listener
 from counterveil.service.desk import Desk
 from counterveil.service.limits import GaveWay, Place, Places
 from counterveil.service.server import Admitted, Reply
+from counterveil.terms import wire
 from patience import LONG, wait_until
 from service import Service, numbers_database, resident, running
 
@@ -336,6 +337,38 @@ async def ask(desk: Desk, body: bytes) -> tuple[int, bytes]:
     }
     await _Answer(desk, "query")(scope | {"extensions": {HANG_UP: over.set}}, receive, send)
     return status, said
+
+
+def test_a_head_is_refused_before_its_body_has_come() -> None:
+    """The ticket is checked first. What comes behind a refused head is read to its end, and not kept."""
+    came: list[str] = []
+
+    class Doorkeeper(Stub):
+        longest = 1 << 17
+
+        def admit(self, head: bytes, length: int, kind: str) -> Admitted:
+            came.append("head checked")
+            assert (len(head), length) == (wire.ENVELOPE, 1 << 16)
+            raise Refused("ticket_forged", "the ticket is forged")
+
+    async def run() -> None:
+        desk, parts = Desk(cast(Any, Doorkeeper())), [bytes(wire.ENVELOPE), *[bytes(1008)] * 64]
+
+        async def receive() -> Any:
+            came.append("part")
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+        async def send(message: Any) -> None:
+            came.append(str(message.get("status", "sent")))
+
+        headers = [(b"content-length", b"65536")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/answer", "headers": headers, "extensions": {}}
+        await _Answer(desk, "query")(scope, receive, send)
+
+    anyio.run(run)
+    assert came[:2] == ["part", "head checked"]
+    assert came.count("part") == 65
+    assert came[-2:] == ["401", "sent"]
 
 
 def asked(work: Callable[[Desk, Stub], Awaitable[None]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import UnknownName
+from .. import defaults
 from .opened import Opened
 from .reveal import Reveal
 from .sealed import Sealed
@@ -24,7 +25,13 @@ REVEALS: dict[str, Reveal] = {
 }
 
 
-def make_reveal(name: str, *, shuffle: bool = False, d_min: int = 1, expansion: int = 1) -> Reveal:
+def make_reveal(
+    name: str,
+    *,
+    shuffle: bool = defaults.SHUFFLE_BARE,
+    d_min: int = defaults.D_MIN,
+    expansion: int = defaults.EXPANSION,
+) -> Reveal:
     """Build the reveal of that name; one that always shuffles does so whatever is said."""
     if name not in REVEALS:
         raise UnknownName("reveal", got=name, expected=f"one of {', '.join(REVEALS)}")

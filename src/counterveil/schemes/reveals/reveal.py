@@ -15,6 +15,7 @@ from ...algebra import checks
 from ...algebra.arrays import Vector
 from ...algebra.field import Residues
 from ...crypto.randomness import CommonRandomness
+from .. import defaults
 from ..forms import Form
 
 
@@ -26,9 +27,9 @@ class Reveal(ABC):
     """
 
     name: str
-    shuffle: bool = False  # rows stand in an order of this ticket alone
-    d_min: int = 1  # the mask is uniform on {0..expansion*d_min - 1}
-    expansion: int = 1  # s: costs are multiplied by it before masking (rule 9)
+    shuffle: bool = defaults.SHUFFLE_BARE  # rows stand in an order of this ticket alone
+    d_min: int = defaults.D_MIN  # the mask is uniform on {0..expansion*d_min - 1}
+    expansion: int = defaults.EXPANSION  # s: costs are multiplied by it before masking (rule 9)
 
     protocol: ClassVar[str]  # the protocol that computes it, where none is chosen
 
