@@ -140,6 +140,7 @@ def _race(path: Path, which: int, results: Any) -> None:
     results.put([code(ledger, b"%d" % i, 0, bytes([which]) * 32, LATER) for i in range(200)])
 
 
+@pytest.mark.slow
 def test_processes_race_and_one_wins(tmp_path: Path) -> None:
     Ledger(tmp_path / "l", 1, new=True).close()
     context = multiprocessing.get_context("spawn")
