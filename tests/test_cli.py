@@ -91,6 +91,7 @@ ERRORS: list[tuple[list[str], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "message"), ERRORS)
 def test_errors_are_one_line_and_exit_code_2(folder: Path, arguments: list[str], message: str) -> None:
     (folder / "empty.csv").write_text("")
@@ -119,6 +120,7 @@ def test_errors_are_one_line_and_exit_code_2(folder: Path, arguments: list[str],
     assert not (folder / "out.bundle").exists()
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_written(folder: Path) -> None:
     source, schema = folder / "credit.csv", folder / "credit.toml"
     nowhere = folder / "no" / "such" / "place"

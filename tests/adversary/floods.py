@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import numpy as np
@@ -25,8 +24,8 @@ if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parent.parent))
 
 from counterveil.applicant.client import Client
-from counterveil.terms import wire
 from counterveil.terms.wire import Ticket
+from deployed import some_query
 from service import Service, numbers_database, resident, running
 
 ROWS, FEATURES, TICKETS = 6000, 8, 40
@@ -39,17 +38,9 @@ def posted(body: bytes, path: str = "/v1/answer") -> bytes:
 
 
 def captured(service: Service, count: int) -> list[bytes]:
-    """Ask so many questions; return the requests as server 1 got them. It answers each again, for whoever sends it."""
-    bodies: list[bytes] = []
-
-    def watch(peer: Any, message: Any, _: Any) -> None:
-        if peer.manifest.server == 1 and message.kind == "query":
-            bodies.append(wire.encode(message))
-
-    with service.client(watch=watch) as client:
-        for _ in range(count):
-            client.ask(PERSON, ticket=service.ticket(client))
-    return [posted(body) for body in bodies]
+    """Return requests with so many tickets, which server 1 answers as often as anybody sends them."""
+    with service.client() as client:
+        return [posted(some_query(client, service.ticket(client))) for _ in range(count)]
 
 
 async def _idle(port: int, said: bytes) -> None:
@@ -192,7 +183,7 @@ def main(seconds: float, names: list[str]) -> None:
         with (
             tempfile.TemporaryDirectory() as folder,
             running(Path(folder), numbers_database(ROWS, FEATURES), 2, "--scheme", "table/sealed") as service,
-            service.client() as client,
+            Client(service.urls) as client,
         ):
             requests = captured(service, TICKETS)
             tickets = [service.ticket(client) for _ in range(1000)]
