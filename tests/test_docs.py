@@ -123,10 +123,10 @@ def test_every_command_in_the_documents_has_the_options_that_it_is_given() -> No
         for language, block in re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), flags=re.S | re.M):
             for line in block.replace("\\\n", " ").splitlines() if language in ("", "sh") else ():
                 words = shlex.split(line, comments=True)
-                if "counterveil" not in words or "…" in words:
+                if words[:1] != ["counterveil"] or "…" in words:
                     continue
                 command: click.Command = main
-                given = words[words.index("counterveil") + 1 :]
+                given = words[1:]
                 while isinstance(command, click.Group):
                     command = command.get_command(click.Context(command), given.pop(0)) or pytest.fail(line)
                 end = next((n for n, word in enumerate(given) if word in ("&", "2>", "<")), len(given))
