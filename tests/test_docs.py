@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -49,6 +50,19 @@ def test_readme_examples_run() -> None:
     assert result.failed == 0
 
 
+def test_the_readme_is_short() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert not [line for line in lines if len(line) > 100]
+
+
+def test_prose_wraps_at_100_columns() -> None:
+    """Tables and code may be longer where they must."""
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M)
+        assert not [line for line in prose.splitlines() if len(line) > 100 and not line.startswith("|")], document.name
+
+
 def test_from_csv_to_explanation_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,31 +83,58 @@ def test_from_csv_to_explanation_as_printed(
 
 
 @pytest.mark.slow
-def test_deploying_on_one_machine_as_printed(tmp_path: Path) -> None:
-    """The page's own commands, in a shell."""
-    (block,) = re.findall(r"```sh\n(.*?)```", DEPLOY, flags=re.S)
+def test_the_commands_of_the_readme_as_printed(tmp_path: Path) -> None:
+    """The README's own commands, in one shell: the first deployment, what is given away, the paper, speed."""
+    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.S)
+    assert len(blocks) == 3
+    commands = "\n".join(blocks)
     frame, _ = german_credit()
     frame.rename({"credit": "verdict"}).write_csv(tmp_path / "people.csv")
     person = {name: frame[name][1] for name in frame.columns if name != "credit"}
     (tmp_path / "me.json").write_text(json.dumps(person))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    ports = re.findall(r"\b81\d\d\b", block)
-    for port in sorted(set(ports)):
-        block = block.replace(port, str(free_port()))
+    for port in sorted(set(re.findall(r"\b81\d\d\b", commands))):
+        commands = commands.replace(port, str(free_port()))
     with (tmp_path / "said").open("w") as out:
         shell = subprocess.Popen(
-            ["bash", "-e", "-c", block],  # noqa: S607
+            ["bash", "-e", "-c", commands],  # noqa: S607
             cwd=tmp_path, env=os.environ | {"PATH": path}, stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip
+    code: int | str
     try:
-        shell.wait(timeout=LONG)
+        code = shell.wait(timeout=LONG)
+    except subprocess.TimeoutExpired:
+        code = "it did not end"
     finally:
         os.killpg(shell.pid, signal.SIGTERM)  # the servers still run
     said = (tmp_path / "said").read_text()
-    assert shell.returncode == 0, said
+    logs = "".join(log.read_text() for log in tmp_path.glob("*.log"))
+    assert code == 0, said + logs
     assert "All is well." in said
     assert "What would have been accepted" in said
     assert "Bytes on the connections" in said
+    assert "What one question gives away" in said
+    assert "attacks recovered every row" in said
+    assert (tmp_path / "one.backup").exists()
+
+
+def test_every_command_in_the_documents_has_the_options_that_it_is_given() -> None:
+    """Also those that are not run, because they take long or need two organisations."""
+    seen = set()
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), flags=re.S | re.M):
+            for line in block.replace("\\\n", " ").splitlines() if language in ("", "sh") else ():
+                words = shlex.split(line, comments=True)
+                if words[:1] != ["counterveil"] or "…" in words:
+                    continue
+                command: click.Command = main
+                given = words[1:]
+                while isinstance(command, click.Group):
+                    command = command.get_command(click.Context(command), given.pop(0)) or pytest.fail(line)
+                end = next((n for n, word in enumerate(given) if word in ("&", "2>", "<")), len(given))
+                command.make_parser(click.Context(command)).parse_args(given[:end])
+                seen.add(command.name)
+    assert len(seen) > 12
 
 
 def test_every_setting_and_refusal_is_documented() -> None:
@@ -260,5 +301,15 @@ def test_links_within_the_documents_lead_somewhere() -> None:
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
     assert len(documents) > 15
     for document in documents:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), (document.name, target)
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
+            path = document.parent / target if target else document
+            assert path.exists(), (document.name, target)
+            assert not anchor or anchor in _anchors(path.read_text()), (document.name, target, anchor)
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors of a document: those written down, and those of its headings."""
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.M)
+    return set(re.findall(r'<a id="(\w+)">', text)) | {
+        re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+    }

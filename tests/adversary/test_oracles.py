@@ -62,7 +62,7 @@ def test_a_server_that_guesses_the_question_cannot_try_its_guess(reveal: str, kn
             said.append(outcome(made.servers[0], guess))
         query = np.frombuffer(seen[2, "record-query"].body, dtype=np.uint8)
         fetched = []
-        for position in range(made.deployment.scheme.reveal.positions(60)):  # a sealed position may be past the rows
+        for position in range(made.deployment.scheme.protocol.positions(60)):  # a sealed position may be past the rows
             flipped = query.copy()
             flipped[position // 8] ^= 1 << position % 8
             secret = seen[1, "record-query"].secret if knows else new_key()
