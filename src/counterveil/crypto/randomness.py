@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from ..algebra.arrays import Order, Vector
+from ..algebra.arrays import Bytes, Order, Vector
 from ..algebra.words import below, order_of
 from ..errors import WrongType
 
@@ -25,6 +25,7 @@ KEY_BYTES = 32
 ID_BYTES = 16
 
 _WORD = 8
+_OCTETS = 7
 
 
 def delimited(parts: Iterable[bytes | str | int]) -> bytes:
@@ -89,6 +90,12 @@ class Fresh:
     def elements(self, q: int, count: int) -> Vector:
         """Draw `count` integers uniform on [0:q-1]."""
         return uniform(secrets.token_bytes, q, count)
+
+
+def octets(draw: Randomness, count: int) -> Bytes:
+    """Draw uniform bytes, seven from each integer below 2^56."""
+    drawn = draw.elements(1 << 8 * _OCTETS, -(-count // _OCTETS)).astype("<i8", copy=False)
+    return drawn.view(np.uint8).reshape(-1, _WORD)[:, :_OCTETS].reshape(-1)[:count]
 
 
 class CommonRandomness(Protocol):

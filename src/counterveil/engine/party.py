@@ -72,6 +72,13 @@ def entered(party: Party[T], entry: Any) -> Party[T]:
         received = yield effect
 
 
+def released(party: Party[NDArray[Any] | None], alphabet: Residues) -> Party[None]:
+    """Return the party of a server that sends the applicant at the end what it would have returned, if anything."""
+    answer = yield from party
+    if answer is not None:
+        yield Send("applicant", answer, alphabet)
+
+
 class Inbox:
     """Symbols that have arrived and were not yet taken, by who sent them and for which request."""
 

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from ..algebra import checks
 from ..algebra.arrays import Bytes, Vector
 from ..algebra.field import Residues
 from ..crypto.packages import package_all, unpackage
-from ..crypto.randomness import new_key
+from ..crypto.randomness import Streams, new_key
 from ..errors import WrongShape, WrongType
 from ..schemes.fetch import as_records
 from ..schemes.forms import Question
-from ..schemes.scheme import Scheme, as_bytes, make_scheme, run
+from ..schemes.scheme import Scheme, Transcript, as_bytes, make_scheme, run
 
 
 class View(NamedTuple):
@@ -41,7 +42,8 @@ class Retrieval:
     """What came of a question, as each party saw it.
 
     The applicant sees `position`, `revealed` and `record`. `index` is where that row stands in `rows`, which is the
-    position itself unless the scheme shuffles. Server n saw `views[n - 1]` and nothing else.
+    position itself unless the scheme shuffles. Where no position is told (-1), the package says which row
+    it is, since this process holds all of them. Server n saw `views[n - 1]` and nothing else.
     """
 
     index: int
@@ -86,7 +88,7 @@ def retrieve(
     costs : for the form ``table`` instead of x and weights: for each feature the cost of every level.
     records : M byte strings of one length, what is fetched; by default the row's own codes.
     parameters : public parameters of the scheme: `max_weight`, `d_min`, `expansion`, `shuffle`, `servers`, `collusion`,
-        `alphas`, `q`, `norm`, `cap`; see `make_scheme`.
+        `alphas`, `q`, `norm`, `cap`, `protocol`, `dealer`; see `make_scheme`.
 
     Examples
     --------
@@ -120,9 +122,8 @@ def retrieve(
     common = scheme.common(new_key(), scheme.digest(codes, held), ticket=new_key())
     packages = package_all(held, new_key())
     asked = run(scheme, codes, Question(x, weights, costs), common=common, records=packages)
-    order = scheme.protocol.order(scheme, len(codes), common)
     return Retrieval(
-        index=asked.position if order is None else int(order[asked.position]),
+        index=_index(scheme, asked, packages, common),
         position=asked.position,
         revealed=asked.revealed,
         record=unpackage(asked.record or b""),
@@ -130,3 +131,10 @@ def retrieve(
         symbols=Sent(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
         scheme=scheme,
     )
+
+
+def _index(scheme: Scheme, asked: Transcript, packages: Bytes, common: Streams) -> int:
+    if asked.position < 0:
+        return int(np.flatnonzero((packages == np.frombuffer(asked.record or b"", dtype=np.uint8)).all(axis=1))[0])
+    order = scheme.protocol.order(scheme, len(packages), common)
+    return asked.position if order is None else int(order[asked.position])

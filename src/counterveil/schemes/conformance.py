@@ -140,7 +140,11 @@ def check_protocol(scheme: Scheme, rows: ArrayLike, question: Question, common: 
     ideal = scheme.reveal.apply(scheme.field, costs, common)
     _hold(np.array_equal(played.revealed, ideal), f"{name}: reveals something else than the specification")
     order = scheme.protocol.order(scheme, len(codes), common)
-    index = played.position if order is None else int(order[played.position])
+    if played.position < 0:  # no position is told: the record says which row it is
+        _hold(not scheme.protocol.fetches, f"{name}: fetches a record from no position")
+        index = int.from_bytes(played.record or b"", "little") % len(codes)
+    else:
+        index = played.position if order is None else int(order[played.position])
     _hold(played.record == records[index].tobytes(), f"{name}: fetches another record than that of row {index}")
     _hold(int(costs[index]) == costs.min(), f"{name}: finds a row of cost {costs[index]}, not {costs.min()}")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ from ..algebra.arrays import Bytes, Codes, Vector
 from ..algebra.field import Residues
 from ..crypto.randomness import VERSION, Common, Fresh, Randomness, Streams, delimited, new_key
 from ..engine import Rows, as_rows, hold
-from ..engine.party import Inbox, Party, Role, Send, Take, chained, play
-from ..errors import InvalidField, NoMask, OversizedField, TooFewServers, UnknownName, WrongShape
+from ..engine.party import Inbox, Party, Role, Send, Take, chained, play, released
+from ..errors import InvalidField, NoMask, NotOffered, OversizedField, TooFewServers, UnknownName, WrongShape
 from . import defaults
 from .forms import Form, Question, make_form
 from .protocols import Choose, Held, Outcome, Protocol, Request, Seen, Size, make_protocol
@@ -167,7 +168,7 @@ class Scheme:
         """Return the applicant's party; `choose` says which positions to fetch, by default the k least costs."""
         return self.protocol.ask(self, question, size, draw, choose or partial(nearest, size.k))
 
-    def answering(self, seat: int, request: int, held: Held, among: Sequence[int] | None = None) -> Party[None]:
+    def answering(self, seat: int, request: int, held: Held, among: Sequence[int] | None = None) -> Party[Bytes | None]:
         """Return the party of the server at a seat, for one request to these seats, by default all."""
         return self.protocol.answer(self, seat, request, tuple(range(self.servers) if among is None else among), held)
 
@@ -179,6 +180,8 @@ class Scheme:
         Security: to be seen by the applicant; holds the reveal and nothing else, however the queries were made up.
         """
         checks.integer("server", server, 1, self.servers)
+        if self.protocol.linked:
+            raise NotOffered("answer", got=f"one server alone by {self.protocol.name}", expected="all parties: `run`")
         share = self.field.check("query", query, self.symbols)
         held = rows if isinstance(rows, Rows) else as_rows(self.form.load(rows))
         brought = None if records is None else hold(records)
@@ -256,7 +259,7 @@ def nearest(k: int, relative: Vector) -> list[int]:
     return [int(p) for p in np.argsort(relative, kind="stable")[:k]]
 
 
-def _sent(party: Party[None], received: Any) -> Iterator[Any]:
+def _sent(party: Party[Any], received: Any) -> Iterator[Any]:
     """Resume a server's party with its query; return what it sends."""
     try:
         effect = party.send(received)
@@ -275,7 +278,7 @@ class Transcript(NamedTuple):
     queries: Vector  # (N, symbols): row n - 1 is what server n sees
     answers: list[Any]
     revealed: Vector
-    position: int
+    position: int  # -1 where the protocol tells none
     record: bytes | None  # where records were given
     record_queries: list[Any]  # by server: all it sees of the record step
 
@@ -295,32 +298,36 @@ def run(
     """
     codes = scheme.form.load(rows)
     shared = common or scheme.common(new_key(), scheme.digest(rows), b"run")
-    size = Size(len(codes), 0 if records is None else records.shape[1])
-    asked, held = (
-        scheme.requests(size),
-        Held(as_rows(codes), None if records is None else hold(records), lambda _: shared),
-    )
-    seats, messages = range(scheme.servers), list[tuple[Role, Send]]()
-    parties: dict[Role, Party[Any]] = {"applicant": scheme.ask(question, size, randomness or Fresh())}
+    size, draw = Size(len(codes), 0 if records is None else records.shape[1]), randomness or Fresh()
+    held = Held(as_rows(codes), None if records is None else hold(records), lambda _: shared)
+    asked, seats, messages = scheme.requests(size), range(scheme.servers), list[tuple[Role, Send]]()
+    parties: dict[Role, Party[Any]] = {"applicant": scheme.ask(question, size, draw)}
+    if scheme.protocol.dealt_by == "dealer":
+        parties["dealer"] = scheme.protocol.deal(scheme, size, draw)
     for seat in seats:
-        parties[seat] = chained([scheme.answering(seat, number, held) for number in range(len(asked))])
+        answers = [released(scheme.answering(seat, n, held), each.answered) for n, each in enumerate(asked)]
+        parties[seat] = chained(answers)
     seen: Seen = play(parties, watch=lambda role, send: messages.append((role, send)))["applicant"]
 
-    def sent(source: Role, to: Role, request: int) -> Any:
-        parts = [m.symbols for role, m in messages if (role, m.to, m.request) == (source, to, request)]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint8)
+    def sent(source: Role, to: Role, request: int) -> list[Any]:
+        return [m.symbols for role, m in messages if (role, m.to, m.request) == (source, to, request)]
+
+    def whole(source: Role, to: Role, request: int) -> Any:
+        return np.concatenate([np.zeros(0, dtype=np.uint8), *sent(source, to, request)])
 
     for number, request in enumerate(asked):
-        sizes = [(sent("applicant", seat, number).size, sent(seat, "applicant", number).size) for seat in seats]
-        if sizes != [(request.up, down) for down in request.down]:
-            raise AssertionError(f"request {number}: got messages of {sizes}, expected {request}")
+        sizes = Counter[tuple[Role, Role]]()
+        for role, message in messages:
+            sizes[role, message.to] += message.symbols.size if message.request == number else 0
+        if dict(+sizes) != request.traffic():
+            raise AssertionError(f"request {number}: got messages of {dict(+sizes)}, expected {request.traffic()}")
     return Transcript(
-        queries=np.stack([sent("applicant", seat, 0) for seat in seats]),
-        answers=[sent(seat, "applicant", 0) for seat in seats],
+        queries=np.stack([sent("applicant", seat, 0)[0] for seat in seats]),
+        answers=[whole(seat, "applicant", 0) for seat in seats],
         revealed=seen.revealed,
-        position=seen.positions[0],
+        position=seen.positions[0] if seen.positions else -1,
         record=seen.records[0] if seen.records else None,
-        record_queries=[sent("applicant", seat, 1) for seat in seats],
+        record_queries=[whole("applicant", seat, 1) for seat in seats],
     )
 
 
@@ -332,11 +339,13 @@ def pair_named(name: str) -> tuple[str, str]:
     return form, reveal
 
 
-def make_parts(reveal: str, **parameters: Any) -> tuple[Reveal, Protocol]:
+def make_parts(
+    reveal: str, *, protocol: str | None = None, options: Mapping[str, Any] | None = None, **parameters: Any
+) -> tuple[Reveal, Protocol]:
     """Build a reveal and the protocol that computes it, from the reveal's name or an alias of both."""
-    name, protocol, options = ALIASES.get(reveal, (reveal, "", {}))
+    name, usual, own = ALIASES.get(reveal, (reveal, None, {}))
     made = make_reveal(name, **parameters)
-    return made, make_protocol(protocol or made.protocol, **options)
+    return made, make_protocol(protocol or usual or made.protocol, **own | dict(options or {}))
 
 
 def make_scheme(
@@ -351,11 +360,15 @@ def make_scheme(
     collusion: int | None = None,
     alphas: Sequence[int] | None = None,
     q: int | None = None,
+    protocol: str | None = None,
+    dealer: str | None = None,
     **parameters: Any,
 ) -> Scheme:
     """Build a scheme from its name in the catalogue, or from any pair as ``"form/reveal"``.
 
-    `parameters` are the form's own: `max_weight`, `norm`, `cap`.
+    `protocol` says how the reveal is computed, where there is a choice: sealed ones ``"garbled"`` or ``"joint"``, the
+    latter with a `dealer`, ``"applicant"`` or ``"server"``. `parameters` are the form's own: `max_weight`, `norm`,
+    `cap`.
 
     >>> make_scheme("diff+", largest=10, d=20, max_weight=5).field
     Field(q=20011)
@@ -364,5 +377,8 @@ def make_scheme(
     """
     form_name, reveal_name = pair_named(name)
     form = make_form(form_name, largest=largest, d=d, **parameters)
-    reveal, protocol = make_parts(reveal_name, shuffle=shuffle, d_min=d_min, expansion=expansion)
-    return Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion, alphas=alphas, q=q)
+    options = {} if dealer is None else {"dealer": dealer}
+    reveal, how = make_parts(
+        reveal_name, protocol=protocol, options=options, shuffle=shuffle, d_min=d_min, expansion=expansion
+    )
+    return Scheme.of(form, reveal, how, servers=servers, collusion=collusion, alphas=alphas, q=q)

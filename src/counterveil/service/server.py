@@ -56,7 +56,7 @@ class Turn:
     fingerprint: bytes  # SHA-256 of its bytes, which hold the applicant's secret
     last: bool  # whether it is the last that its ticket gives here
     ledger: AnyLedger
-    party: Party[None]
+    party: Party[Any]
     enter: Enter
     head: bytes  # what stands before the body of the answer
     length: int  # bytes of that body
@@ -247,7 +247,7 @@ class Server:
 
         return Admitted(start, read)
 
-    def _party(self, message: Request, ticket: Ticket, scheme: Scheme, epoch: Epoch) -> Party[None]:
+    def _party(self, message: Request, ticket: Ticket, scheme: Scheme, epoch: Epoch) -> Party[Any]:
         """Return what this server plays for a request."""
         servers = ticket.claims.servers
 

@@ -5,21 +5,28 @@ One table holds them all. Each reveal names the one that computes it where none 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from ...errors import UnknownName
 from .garbled import Garbled
+from .joint import Joint
 from .padded import Padded
 from .protocol import Choose, Held, Outcome, Protocol, Request, Seen, Setting, Size
 
-PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (Padded, Garbled)}
+PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (Padded, Garbled, Joint)}
 
 
 def make_protocol(name: str, **options: Any) -> Protocol:
     """Build the protocol of that name."""
     if name not in PROTOCOLS:
         raise UnknownName("protocol", got=name, expected=f"one of {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[name](**options)
+    kind = PROTOCOLS[name]
+    known = {field.name for field in fields(kind)}
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of {name}", got=option, expected=f"one of {', '.join(sorted(known)) or 'none'}")
+    return kind(**options)
 
 
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "Choose",
     "Garbled",
     "Held",
+    "Joint",
     "Outcome",
     "Padded",
     "Protocol",

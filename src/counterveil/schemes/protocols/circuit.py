@@ -1,14 +1,17 @@
 """The circuit of sealed reveals: add two shares of every cost, then a knock-out tournament for the least.
 
 It is written once, as a script over gates that may send, take or open: a server garbles it, the applicant evaluates it,
-a counter counts it, tests run it in the clear. Rows come in chunks, so that nobody holds all of it. Which gates there
-are does not depend on the chunks, since a pair at level l always covers the same 2^(l+1) slots. Where a level has an
-odd one out, it goes on without a gate, and its place gets a constant 0.
+two servers evaluate it on shares, a counter counts it, tests run it in the clear. A wire is an array whose first two
+axes are bits and rows; what stands behind them is for the gates: a label of two words, or words of 64 lanes.
+
+For garbled gates rows come in chunks, so that nobody holds all of it. Which gates there are does not depend on the
+chunks, since a pair at level l always covers the same 2^(l+1) slots. Where a level has an odd one out, it goes on
+without a gate, and its place gets a constant 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +28,10 @@ Wires = Generator[Any, Any, Labels]  # a script that comes to wires
 
 
 class Gates(Protocol):
-    """What a circuit is written over; xor is xor of arrays. `both` may send, take or open."""
+    """What a circuit is written over; xor is xor of arrays. `both` may send, take or open.
+
+    The second factor of `both` may have an axis of length 1 where the first has more: then it multiplies many.
+    """
 
     def invert(self, a: Labels) -> Labels: ...
     def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires: ...
@@ -39,6 +45,7 @@ class Node(NamedTuple):
 
 
 Match = Generator[Any, Any, Node]  # a script that comes to those who are left
+Compare = Callable[[Gates, Labels, Labels, int, int], Wires]  # of a and not b: a script that says whether a > b
 
 
 def height(count: int) -> int:
@@ -58,10 +65,16 @@ def chunk(gates: Gates, u: Labels, v: Labels, start: int, count: int) -> Match:
     return (yield from rounds(gates, entered, 0, min(height(count), CHUNK_BITS), start, count))
 
 
-def rounds(gates: Gates, node: Node, low: int, high: int, start: int, count: int) -> Match:
-    """Play levels low..high-1 among those who cover the slots from `start` on."""
+def rounds(
+    gates: Gates, node: Node, low: int, high: int, start: int, count: int, trees_from: int | None = None
+) -> Match:
+    """Play levels low..high-1 among those who cover the slots from `start` on.
+
+    From level `trees_from` on a comparison takes fewer rounds and more gates, for gates that open.
+    """
     for level in range(low, high):
-        node = yield from _round(gates, node, level, start >> (level + 1), last=level + 1 == height(count))
+        compare = _by_ripple if trees_from is None or level < trees_from else _by_tree
+        node = yield from _round(gates, node, level, start >> (level + 1), compare, last=level + 1 == height(count))
     return node
 
 
@@ -82,28 +95,45 @@ def add(gates: Gates, u: Labels, v: Labels, start: int) -> Wires:
     return total
 
 
-def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> Match:
+def _round(gates: Gates, node: Node, level: int, first: int, compare: Compare, *, last: bool) -> Match:
     """Play one level: neighbours meet, the second wins if the first costs more."""
     bits, nodes = node.cost.shape[:2]
     met = nodes // 2 * 2
     step = (level + 1) * LEVEL_STEPS
     a, b = node.cost[:, 0:met:2], node.cost[:, 1:met:2]
-    more = np.zeros_like(a[:1])  # the carry of a + not b: whether a > b
+    more = np.zeros_like(a[:1])
     if met:
-        other = gates.invert(b)
-        for i in range(bits):
-            more = more ^ (yield from gates.both(a[i : i + 1] ^ more, other[i : i + 1] ^ more, step + i, first))
+        more = yield from compare(gates, a, gates.invert(b), step, first)
     carried = node.place if last else np.concatenate([node.cost, node.place])
     winner, second = carried[:, 0:met:2], carried[:, 1:met:2]
     if met and len(carried):
-        chosen = np.broadcast_to(more, winner.shape)
-        winner = winner ^ (yield from gates.both(winner ^ second, chosen, step + PASS_STEP, first))
+        winner = winner ^ (yield from gates.both(winner ^ second, more, step + PASS_STEP, first))
     winner = np.concatenate([winner, more])
     if nodes % 2:
         alone = np.concatenate([carried[:, -1:], np.zeros_like(node.cost[:1, -1:])])
         winner = np.concatenate([winner, alone], axis=1)
     split = 0 if last else bits
     return Node(winner[:split], winner[split:])
+
+
+def _by_ripple(gates: Gates, a: Labels, other: Labels, step: int, first: int) -> Wires:
+    """Return whether a > b, the other being not b: the carry of a + not b, one AND a bit, one after the other."""
+    more = np.zeros_like(a[:1])
+    for i in range(len(a)):
+        more = more ^ (yield from gates.both(a[i : i + 1] ^ more, other[i : i + 1] ^ more, step + i, first))
+    return more
+
+
+def _by_tree(gates: Gates, a: Labels, other: Labels, step: int, first: int) -> Wires:
+    """Return whether a > b, in 1 + ⌈log2 k⌉ rounds: more = more above, or equal above and more below."""
+    more, equal = (yield from gates.both(a, other, step, first)), a ^ other
+    while len(more) > 1:
+        met = len(more) // 2 * 2
+        below = np.stack([more[0:met:2], equal[0:met:2]])
+        joined = yield from gates.both(below, equal[None, 1:met:2], step, first)
+        more = np.concatenate([more[1:met:2] ^ joined[0], more[met:]])
+        equal = np.concatenate([joined[1], equal[met:]])
+    return more
 
 
 class Counter:

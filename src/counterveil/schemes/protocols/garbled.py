@@ -17,27 +17,26 @@ from typing import Any
 import numpy as np
 
 from ...algebra.arrays import Bytes, Labels, Order, Vector
-from ...algebra.field import Residues, Ring
+from ...algebra.field import Residues
 from ...crypto import garbling
 from ...crypto.garbling import AND, LABEL, flat, wires
-from ...crypto.randomness import CommonRandomness, Randomness, Streams
-from ...crypto.sharing import split_sum
+from ...crypto.randomness import CommonRandomness, Streams
 from ...engine import Records
 from ...engine.party import Party, Send, Take
-from ...errors import NotOffered, WrongShape
+from ...errors import WrongShape
 from ..fetch import BYTES
-from ..forms import Form, Question
-from ..reveals import Reveal, Sealed
+from ..forms import Question
 from . import circuit
+from .additive import Additive
 from .circuit import Node, Wires
-from .protocol import Choose, Held, Outcome, Protocol, Request, Setting, Size
+from .protocol import Choose, Held, Outcome, Request, Setting, Size
 
 _SKIPPED = 1 << 20  # bytes of locked records that are taken, and forgotten, at a time
 _KEYS, _PADS = 1 << 40, 1 << 41  # steps that no gate has
 
 
 @dataclass(frozen=True, kw_only=True)
-class Garbled(Protocol):
+class Garbled(Additive):
     """Two servers that do not talk, and a form whose shares add up.
 
     With `records_inside` the answer brings all records, each locked with the labels of its position: one can be opened,
@@ -56,30 +55,6 @@ class Garbled(Protocol):
     def names(self, reveal: str) -> str:
         """Return the name of a reveal under this protocol."""
         return f"{reveal}_record" if self.records_inside else reveal
-
-    def check(self, setting: Setting) -> None:
-        """Refuse a form that is not additive, and more or fewer than two servers, none of whom lies."""
-        if not isinstance(setting.reveal, Sealed):
-            raise NotOffered("protocol", got=f"garbled for {setting.reveal.name}", expected="the reveal sealed")
-        name = self.names(setting.reveal.name)
-        if not setting.form.additive:
-            got = f"the form {setting.form.name}"
-            raise NotOffered(name, got=got, expected="table, linear or even_norm: shares must add up")
-        if len(setting.alphas) != 2 or setting.collusion != 1 or setting.robust:
-            got = f"{len(setting.alphas)} servers, {setting.collusion} colluding, {setting.robust} lying"
-            raise NotOffered(name, got=got, expected="two servers, which do not collude")
-
-    def must_exceed(self, bound: int, reveal: Reveal, servers: int) -> int:
-        """Return the largest cost."""
-        return bound
-
-    def arithmetic(self, above: int) -> Ring:
-        """Return Z_2^k for the smallest k that holds it."""
-        return Ring.of_bits(above.bit_length())
-
-    def symbols(self, form: Form) -> int:
-        """Return how many symbols go up: the form's, and what the applicant would add to the value."""
-        return form.symbols + 1
 
     def question(self, setting: Setting, size: Size) -> Request:
         """Return labels from both servers; from the first also the gates, the decoding, and locked records."""
@@ -113,18 +88,12 @@ class Garbled(Protocol):
         rows[np.arange(len(order)) ^ r] = order
         return rows
 
-    def query(self, setting: Setting, question: Question, draw: Randomness) -> Vector:
-        """Share what the form sends and what the applicant would add, so that no total is negative."""
-        form, ring = setting.form, setting.field
-        secret = np.append(form.secret(ring, question), form.offset(question) % ring.q)
-        return split_sum(ring, secret, draw)
-
     def serve(self, setting: Setting, seat: int, held: Held) -> Party[None]:
         """Send, chunk by chunk, the labels of a server's own shares; from the first server, gates behind them."""
         query = yield Take("applicant", self.symbols(setting.form), setting.field)
-        ring, rows, common = setting.field, held.rows, held.common((0, 1))
-        count, order = len(rows), common.order(len(rows))
-        values = ring.add(rows.scan(setting.form.plan(ring, query[:-1])), int(query[-1]))[order]
+        ring, common, count = setting.field, held.common((0, 1)), len(held.rows)
+        order = common.order(count)
+        values = self.shares(setting, held.rows, query)[order]
         delta = _labels(common, "delta", 0, 0, 1)[0]
         delta[0] |= np.uint64(1)
         gates, winners = _Garbler(delta), []
@@ -172,7 +141,7 @@ class Garbled(Protocol):
         yield from _skip(position * size.record)
         locked = yield Take(0, size.record, BYTES)
         yield from _skip((self.positions(count) - 1 - position) * size.record)
-        return Outcome(nothing, (0, 1), position, _unlocked(opener, final, position, locked))
+        return Outcome(nothing, (0, 1), position, (_unlocked(opener, final, position, locked),))
 
     def candidates(self, setting: Setting, found: Outcome, choose: Choose) -> list[int]:
         """Return the one position there is."""

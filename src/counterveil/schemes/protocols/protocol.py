@@ -7,16 +7,17 @@ a dealer. `requests` says beforehand how much everybody sends; every run is held
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 from typing import Protocol as Shape
 
-from ...algebra.arrays import Order, Vector
+from ...algebra.arrays import Bytes, Order, Vector
 from ...algebra.field import Residues
 from ...crypto.randomness import CommonRandomness, Randomness, Streams
 from ...engine import Records, Rows
-from ...engine.party import Party, Send
+from ...engine.party import Party, Role, Send
 from ...errors import WrongShape
 from .. import fetch
 from ..fetch import BYTES
@@ -61,6 +62,21 @@ class Request(NamedTuple):
     down: tuple[int, ...]  # by seat
     answered: Residues  # what the symbols that come down are
     streams: bool = False  # whether reading the answer takes the same time whatever it says, so that it can be at once
+    between: int = 0  # bytes that each server sends to each other one
+    dealt: tuple[int, ...] = ()  # bytes of one-time randomness that each server gets, by seat
+    dealer: Role = "applicant"  # who deals them
+
+    def traffic(self) -> dict[tuple[Role, Role], int]:
+        """Return how many symbols go from whom to whom, where any do."""
+        sizes: Counter[tuple[Role, Role]] = Counter()
+        for seat, down in enumerate(self.down):
+            sizes[seat, "applicant"] += down
+            sizes["applicant", seat] += self.up
+            for other in range(len(self.down)):
+                sizes[seat, other] += self.between if other != seat else 0
+        for seat, dealt in enumerate(self.dealt):
+            sizes[self.dealer, seat] += dealt
+        return dict(+sizes)
 
 
 class Held(NamedTuple):
@@ -69,6 +85,7 @@ class Held(NamedTuple):
     rows: Rows
     records: Records | None
     common: Callable[[tuple[int, ...]], Streams]  # the common randomness of some of the servers, given by seat
+    k: int = 1  # records that a question gets
 
 
 class Outcome(NamedTuple):
@@ -77,14 +94,19 @@ class Outcome(NamedTuple):
     revealed: Vector
     honest: tuple[int, ...]  # seats of the servers whose answers fit together
     position: int | None = None  # where the nearest row stands, if the protocol tells that and no costs
-    record: bytes | None = None  # where the answers bring it
+    records: tuple[bytes, ...] = ()  # where the answers bring them
+
+    @property
+    def record(self) -> bytes | None:
+        """The first record that the answers bring."""
+        return self.records[0] if self.records else None
 
 
 class Seen(NamedTuple):
     """All that the applicant has at the end."""
 
     revealed: Vector
-    positions: tuple[int, ...]  # of the records; none where the answers contradict each other
+    positions: tuple[int, ...]  # of the records; none where none is told, or where the answers contradict each other
     records: tuple[bytes, ...]
     honest: tuple[int, ...]
 
@@ -107,6 +129,18 @@ class Protocol(ABC):
     def names(self, reveal: str) -> str:
         """Return the name of a reveal under this protocol, as terms have it."""
         return reveal
+
+    @property
+    def dealt_by(self) -> Role | None:
+        """Who deals one-time randomness to the servers, if the protocol needs any."""
+        return None
+
+    def deal(self, setting: Setting, size: Size, draw: Randomness) -> Party[None]:
+        """Play the dealer: send each server what it needs, and take nothing.
+
+        Security: whoever deals sees no message of any other party.
+        """
+        yield from ()
 
     @abstractmethod
     def check(self, setting: Setting) -> None:
@@ -172,10 +206,12 @@ class Protocol(ABC):
         queries = self.query(setting, question, draw)
         for seat, query in enumerate(queries):
             yield Send(seat, query, setting.field)
+        if self.dealt_by == "applicant":
+            yield from self.deal(setting, size, draw)
         found = yield from self.read(setting, question, queries, size)
         if not size.record or not self.fetches:
-            brought = () if found.record is None else (found.record,)
-            return Seen(found.revealed, tuple(self.candidates(setting, found, choose)), brought, found.honest)
+            told = tuple(self.candidates(setting, found, choose))
+            return Seen(found.revealed, told, found.records, found.honest)
         wanted, at_random = self._wanted(setting, found, size, draw, choose)
         positions = wanted or at_random
         count = self.positions(size.rows)
@@ -191,8 +227,14 @@ class Protocol(ABC):
         plausible = setting.reveal.plausible(setting.field, found.revealed, setting.form.bound)
         return (chosen if plausible else []), at_random
 
-    def answer(self, setting: Setting, seat: int, request: int, among: tuple[int, ...], held: Held) -> Party[None]:
-        """Play the server at a seat for one request to these seats: 0 is the question, 1 and above are records."""
+    def answer(
+        self, setting: Setting, seat: int, request: int, among: tuple[int, ...], held: Held
+    ) -> Party[Bytes | None]:
+        """Play the server at a seat for one request to these seats: 0 is the question, 1 and above are records.
+
+        Servers that talk to each other return their answer instead of sending it: whoever plays them sends it to the
+        applicant when it may be released.
+        """
         if request == 0:
             return self.serve(setting, seat, held)
         if held.records is None:
@@ -207,5 +249,5 @@ class Protocol(ABC):
         return fetch.served(spir, among.index(seat) + 1, records, count, common, request)
 
     @abstractmethod
-    def serve(self, setting: Setting, seat: int, held: Held) -> Party[None]:
+    def serve(self, setting: Setting, seat: int, held: Held) -> Party[Bytes | None]:
         """Play the server at a seat for the question."""

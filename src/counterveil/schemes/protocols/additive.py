@@ -1,0 +1,57 @@
+"""What protocols for sealed reveals share: two servers, and shares of every cost that add up over Z_2^k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...algebra.arrays import Vector
+from ...algebra.field import Ring
+from ...crypto.randomness import Randomness
+from ...crypto.sharing import split_sum
+from ...engine import Rows
+from ...errors import NotOffered
+from ..forms import Form, Question
+from ..reveals import Reveal, Sealed
+from .protocol import Protocol, Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additive(Protocol):
+    """Two servers, and a form whose shares add up: each server has a share of every row's cost."""
+
+    def check(self, setting: Setting) -> None:
+        """Refuse a form that is not additive, and more or fewer than two servers, none of whom lies."""
+        if not isinstance(setting.reveal, Sealed):
+            raise NotOffered("protocol", got=f"{self.name} for {setting.reveal.name}", expected="the reveal sealed")
+        name = self.names(setting.reveal.name)
+        if not setting.form.additive:
+            got = f"the form {setting.form.name}"
+            raise NotOffered(name, got=got, expected="table, linear or even_norm: shares must add up")
+        if len(setting.alphas) != 2 or setting.collusion != 1 or setting.robust:
+            got = f"{len(setting.alphas)} servers, {setting.collusion} colluding, {setting.robust} lying"
+            raise NotOffered(name, got=got, expected="two servers, which do not collude")
+
+    def must_exceed(self, bound: int, reveal: Reveal, servers: int) -> int:
+        """Return the largest cost."""
+        return bound
+
+    def arithmetic(self, above: int) -> Ring:
+        """Return Z_2^k for the smallest k that holds it."""
+        return Ring.of_bits(above.bit_length())
+
+    def symbols(self, form: Form) -> int:
+        """Return how many symbols go up: the form's, and what the applicant would add to the value."""
+        return form.symbols + 1
+
+    def query(self, setting: Setting, question: Question, draw: Randomness) -> Vector:
+        """Share what the form sends and what the applicant would add, so that no total is negative."""
+        form, ring = setting.form, setting.field
+        secret = np.append(form.secret(ring, question), form.offset(question) % ring.q)
+        return split_sum(ring, secret, draw)
+
+    def shares(self, setting: Setting, rows: Rows, query: Vector) -> Vector:
+        """Return a server's share of every row's cost."""
+        ring = setting.field
+        return ring.add(rows.scan(setting.form.plan(ring, query[:-1])), int(query[-1]))

@@ -1,0 +1,136 @@
+"""Rows packed 64 to a word, and what two servers compute on them: the least cost, and a selection of its row.
+
+A public layout puts rows into blocks. The 64 lanes of a block's words are 64 runs of consecutive rows, one row of each
+run to a word. So a tournament first goes along the words, where whole words meet. Then the lanes of a word meet, half
+against half. Lanes stand in bit-reversed order, so that halves are neighbouring runs. At last the blocks meet. Wherever
+two meet, all rows of the first come before those of the second, so ties go to the first row of the database.
+
+Wires have the shape (bits, words, blocks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...algebra.arrays import Bytes, Labels, Vector
+from ...algebra.compiled import where_it_pays
+from . import circuit
+from .circuit import Node, Wires, height
+
+LANE_BITS = 6
+LANES = 1 << LANE_BITS
+TREES_FROM = 7  # the level from which on comparisons are trees: so few rows are left that rounds cost more than gates
+BLOCK = 1 << 16  # rows of a block, at the most
+_WORTHWHILE = 1 << 18  # rows: with fewer NumPy is done before code is compiled
+
+LANE_OF = np.array([int(f"{run:0{LANE_BITS}b}"[::-1], 2) for run in range(LANES)])  # the lane of each run
+
+Selections = Generator[Any, Any, list[Bytes]]
+Bits = Bytes  # ones and zeros, one to a byte
+
+
+class Gates(circuit.Gates, Protocol):
+    """What is needed beside gates on words: constants that everybody knows, and products of single bits."""
+
+    def public(self, a: NDArray[Any]) -> NDArray[Any]: ...
+    def outer(self, pairs: Sequence[tuple[Bits, Bits]]) -> Generator[Any, Any, list[Bits]]: ...
+
+
+class Layout(NamedTuple):
+    """Where rows stand: row (block * 64 + run) * words + word. Places behind the last row hold pads."""
+
+    rows: int
+    words: int
+    blocks: int
+
+    @classmethod
+    def of(cls, rows: int) -> Layout:
+        """Return the layout of so many rows: blocks of equal size, as few as will do."""
+        blocks = -(-rows // BLOCK)
+        return cls(rows, -(-rows // (LANES * blocks)), blocks)
+
+    @property
+    def places(self) -> int:
+        """Rows and pads."""
+        return LANES * self.words * self.blocks
+
+    def padded(self, values: Vector, pad: int) -> Vector:
+        """Put pads behind the rows."""
+        return np.concatenate([values, np.full(self.places - self.rows, pad, dtype=values.dtype)])
+
+    def sliced(self, values: Vector, bits: int) -> Labels:
+        """Return the lowest bits of the values of all places, packed: an array (bits, words, blocks)."""
+        runs = values.reshape(self.blocks, LANES, self.words)
+        planes = np.zeros((bits, self.blocks, self.words), dtype=np.uint64)
+        fast = where_it_pays(_sliced, values.size, _WORTHWHILE)
+        if fast is not None:
+            fast(runs, LANE_OF, planes)
+        else:
+            for i, run in np.ndindex(bits, LANES):
+                bit = (runs[:, run] >> i & 1).astype(np.uint64)
+                planes[i] |= bit << np.uint64(LANE_OF[run])
+        return np.ascontiguousarray(planes.swapaxes(1, 2))
+
+
+def _sliced(runs: Any, lane_of: Any, planes: Any) -> None:
+    for block in range(runs.shape[0]):
+        for run in range(runs.shape[1]):
+            lane = lane_of[run]
+            for i in range(planes.shape[0]):
+                for word in range(runs.shape[2]):
+                    planes[i, block, word] |= np.uint64(runs[block, run, word] >> i & 1) << np.uint64(lane)
+
+
+def settled(gates: Gates, u: Labels, v: Labels, layout: Layout, k: int) -> Selections:
+    """Return selections of the k nearest rows, the nearest first; u and v hold the bits of the shares of every cost.
+
+    For k > 1 there is a bit above the cost that says who is out. The selection of a winner, xored into it, knocks them
+    out without a gate.
+    """
+    cost = yield from circuit.add(gates, u, v, 0)
+    if k > 1:
+        pads = layout.padded(np.zeros(layout.rows, dtype=np.int64), 1)
+        cost = np.concatenate([cost, gates.public(layout.sliced(pads, 1))])
+    found: list[Bits] = []
+    for _ in range(k):
+        if found:
+            cost[-1] ^= layout.sliced(layout.padded(found[-1].astype(np.int64), 0), 1)[0]
+        place = yield from least(gates, cost, layout)
+        found.append((yield from selection(gates, place, layout)))
+    return found
+
+
+def least(gates: Gates, cost: Labels, layout: Layout) -> Wires:
+    """Return the bits of the place of the least cost: of its word, its run and its block, the lowest first."""
+    low, high = height(layout.words), height(layout.words) + LANE_BITS
+    top = high + height(layout.blocks)
+    node = yield from circuit.rounds(gates, Node(cost, cost[:0]), 0, low, 0, 1 << top, TREES_FROM)
+    for level in range(low, high):
+        half = np.uint64(LANES >> (level - low + 1))
+        node = Node(*(np.concatenate([part, part >> half], axis=1) for part in node))
+        node = yield from circuit.rounds(gates, node, level, level + 1, 0, 1 << top, TREES_FROM)
+    node = Node(*(part.swapaxes(1, 2) for part in node))
+    node = yield from circuit.rounds(gates, node, high, top, 0, 1 << top, TREES_FROM)
+    return node.place[:, 0, 0] & np.uint64(1)
+
+
+def selection(gates: Gates, place: Labels, layout: Layout) -> Generator[Any, Any, Bits]:
+    """Return a one for the row at a place and a zero for every other row.
+
+    Bits of the place become one-hot vectors, of pairs of bits, of fours, and so on; in each round all outer products of
+    neighbours are made. The last is that of blocks and runs with words.
+    """
+    bits, low = place.astype(np.uint8), height(layout.words)
+    one = gates.public(np.ones(1, dtype=np.uint8))
+    parts = [[np.concatenate([bit ^ one, bit]) for bit in half[:, None]] for half in (bits[:low], bits[low:])]
+    while any(len(part) > 1 for part in parts):
+        pairs = [pair for part in parts for pair in zip(part[1::2], part[0::2], strict=False)]
+        made = iter((yield from gates.outer(pairs)))
+        parts = [[next(made).reshape(-1) for _ in part[1::2]] + part[len(part) // 2 * 2 :] for part in parts]
+    words, runs = ((part[0] if part else one) for part in parts)
+    (chosen,) = yield from gates.outer([(runs[: LANES * layout.blocks], words[: layout.words])])
+    return chosen.reshape(-1)[: layout.rows]
