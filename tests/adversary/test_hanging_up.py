@@ -19,7 +19,8 @@ from adversary.timing import OldOrder
 from counterveil.applicant import client, conversation, exchange, offer
 from counterveil.applicant.client import AsyncClient
 from counterveil.errors import Tampered
-from counterveil.schemes import fetch, scheme
+from counterveil.schemes import fetch
+from counterveil.schemes.protocols import Garbled, Padded
 from counterveil.terms import deployment, wire
 from deployed import PERSON, bump, deployed, garbage
 from service import numbers_database
@@ -51,8 +52,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, call)
 
-    noted(deployment.Deployment, "question", "compile")
-    noted(scheme.Scheme, "query", "share")
+    noted(client, "compile_question", "compile")
+    for protocol in (Padded, Garbled):
+        noted(protocol, "query", "share")
     noted(deployment.Deployment, "choose", "choose")
     for spir in (fetch.Subsets, fetch.Polynomials):
         noted(spir, "recover", "recover")

@@ -57,6 +57,7 @@ class OldOrder(AsyncClient):
             lines.close.side_effect = lambda: setattr(lines, "_closed", True)
             await lines.carry(conversation)
             lines.close = closing  # type: ignore[method-assign]
+            lines._closed = False  # nothing was closed yet
             deployment = conversation.deployment
             own = deployment.schema.codes(self.person)
             _, costs = compile_question(deployment, own, Preferences.of(self.wishes))

@@ -56,7 +56,8 @@ class Connections:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        if not self._closed:
+            await self.close()
 
     async def close(self) -> None:
         """Close every connection."""
