@@ -66,7 +66,7 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     d_min: int | None = None
     norm: int | None = None
     options: dict[str, dict[str, Any]] | None = None  # the form's own parameters
-    download_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # MiB that a question may bring down, for `scheme = "auto"`
+    download_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # MiB down, for `scheme = "auto"`
 
     def given(self) -> dict[str, Any]:
         """Return the parameters that were chosen, by name."""

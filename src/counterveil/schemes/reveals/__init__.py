@@ -25,7 +25,7 @@ REVEALS: dict[str, Reveal] = {
 
 
 def make_reveal(name: str, *, shuffle: bool = False, d_min: int = 1, expansion: int = 1) -> Reveal:
-    """Build the reveal of that name; one that always shuffles does so whatever is said."""
+    """Build the reveal of that name. A reveal that always shuffles ignores `shuffle`."""
     if name not in REVEALS:
         raise UnknownName("reveal", got=name, expected=f"one of {', '.join(REVEALS)}")
     known = REVEALS[name]
