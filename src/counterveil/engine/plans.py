@@ -83,8 +83,8 @@ def _by_dot_products(even: int, one: Vector, two: Vector, free: int, q: int) -> 
     # The largest that each limb's sum can grow by with each pair of features, an array (limbs, pairs).
     growth = (np.abs(digits) * [[[128]], [[scans.MIDDLE]]]).sum(axis=0).reshape(limbs, -1, 2).sum(axis=2)
     constant = (free + 128 * int(one.sum()) + (16384 + scans.MIDDLE) * int(two.sum())) % q
-    lowest = sum(int(each) * base**limb for limb, each in enumerate(growth.sum(axis=1)))
-    lift = -(-lowest // q) * q  # a multiple of q; no sum is below -lift
+    reach = sum(int(each) * base**limb for limb, each in enumerate(growth.sum(axis=1)))
+    lift = -(-reach // q) * q  # a multiple of q; no sum is below -lift
     factors = ((digits[..., ::2] & 0xFFFF) | (digits[..., 1::2] << 16)).astype(np.int32).reshape(-1)
     kind, ends = (0,) * limbs, _ends(growth)
     return lambda part, values: scans.vector_polynomial(kind, part, factors, ends, base, constant, lift, q, values)
