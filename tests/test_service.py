@@ -168,10 +168,7 @@ def test_a_connection_that_breaks_in_the_middle_of_an_answer(scheme: str, tmp_pa
             assert (
                 came[-1][0]
                 == came[-1][1]
-                == sum(
-                    client.deployment.scheme.sent(n, len(database.codes), service.database.served.shape[1])
-                    for n in (1, 2)
-                )
+                == sum(client.deployment.scheme.requests(Size(database.rows, service.database.served.shape[1]))[0].down)
             )
         for relay in relays:
             relay.close()

@@ -1,9 +1,9 @@
 """The circuit of sealed reveals: add two shares of every cost, then a knock-out tournament for the least.
 
-It is written once, as a script over gates that may send, take or open: a server garbles it, the applicant evaluates it,
-a counter counts it, tests run it in the clear. Rows come in chunks, so that nobody holds all of it. Which gates there
-are does not depend on the chunks, since a pair at level l always covers the same 2^(l+1) slots. Where a level has an
-odd one out, it goes on without a gate, and its place gets a constant 0.
+It is written once, as a script over gates that may send, take or open. A server garbles it, the applicant evaluates it,
+a counter counts its gates, and tests run it in the clear. Rows come in chunks, so that nobody holds the whole circuit.
+The gates do not depend on the chunks, since a pair at level l always covers the same 2^(l+1) slots. If a level has an
+odd number of nodes, the last one moves up without a gate, and its place gets a constant 0 as its next bit.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from ...algebra.arrays import Labels
 
 CHUNK_BITS = 12
 CHUNK = 1 << CHUNK_BITS  # rows
-LEVEL_STEPS = 1 << 16  # names of gates that a level of the tournament has
-PASS_STEP = 1 << 15  # of those, where passing on begins
+LEVEL_STEPS = 1 << 16  # numbers reserved for the gates of one level of the tournament
+PASS_STEP = 1 << 15  # where, among those, the gates begin that pass the winner on
 
-Wires = Generator[Any, Any, Labels]  # a script that comes to wires
+Wires = Generator[Any, Any, Labels]  # a script that returns wires
 
 
 class Gates(Protocol):
-    """What a circuit is written over; xor is xor of arrays. `both` may send, take or open."""
+    """The gates of a circuit: `invert` is NOT; `both` is AND, and may send, take or open. XOR is the xor of arrays."""
 
     def invert(self, a: Labels) -> Labels: ...
     def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires: ...
 
 
 class Node(NamedTuple):
-    """Those still in the tournament, in order of their slots: bits of their costs and of their places, lowest first."""
+    """The rows still in the tournament, by slot: the bits of their costs and of their places, the lowest bit first."""
 
     cost: Labels
     place: Labels
 
 
-Match = Generator[Any, Any, Node]  # a script that comes to those who are left
+Match = Generator[Any, Any, Node]  # a script that returns the rows that are left
 
 
 def height(count: int) -> int:
@@ -59,21 +59,21 @@ def chunk(gates: Gates, u: Labels, v: Labels, start: int, count: int) -> Match:
 
 
 def rounds(gates: Gates, node: Node, low: int, high: int, start: int, count: int) -> Match:
-    """Play levels low..high-1 among those who cover the slots from `start` on."""
+    """Play levels low..high-1 among the nodes that cover the slots from `start` on."""
     for level in range(low, high):
         node = yield from _round(gates, node, level, start >> (level + 1), last=level + 1 == height(count))
     return node
 
 
 def final(gates: Gates, winners: list[Node], count: int) -> Wires:
-    """Let the winners of all chunks meet; return the bits of the slot of the least of all, the lowest first."""
+    """Let the winners of all chunks meet; return the bits of the slot of the least cost, the lowest bit first."""
     met = Node(*(np.concatenate(parts, axis=1) for parts in zip(*winners, strict=True)))
     last = yield from rounds(gates, met, min(height(count), CHUNK_BITS), height(count), 0, count)
     return last.place[:, 0]
 
 
 def add(gates: Gates, u: Labels, v: Labels, start: int) -> Wires:
-    """Return u + v mod 2^k, ripple by ripple: carry' = carry + (u + carry)(v + carry), one AND a bit."""
+    """Return u + v mod 2^k, with one AND for each bit: the next carry is carry + (u + carry)(v + carry)."""
     total = u ^ v
     carry = np.zeros_like(u[:1])
     for i in range(len(u) - 1):
@@ -83,22 +83,22 @@ def add(gates: Gates, u: Labels, v: Labels, start: int) -> Wires:
 
 
 def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> Match:
-    """Play one level: neighbours meet, the second wins if the first costs more."""
+    """Play one level: neighbours meet, and the second wins if the first costs more."""
     bits, nodes = node.cost.shape[:2]
-    met = nodes // 2 * 2
+    paired = nodes // 2 * 2
     step = (level + 1) * LEVEL_STEPS
-    a, b = node.cost[:, 0:met:2], node.cost[:, 1:met:2]
-    more = np.zeros_like(a[:1])  # the carry of a + not b: whether a > b
-    if met:
+    a, b = node.cost[:, 0:paired:2], node.cost[:, 1:paired:2]
+    dearer = np.zeros_like(a[:1])  # the carry of a + not b: whether a > b
+    if paired:
         other = gates.invert(b)
         for i in range(bits):
-            more = more ^ (yield from gates.both(a[i : i + 1] ^ more, other[i : i + 1] ^ more, step + i, first))
+            dearer = dearer ^ (yield from gates.both(a[i : i + 1] ^ dearer, other[i : i + 1] ^ dearer, step + i, first))
     carried = node.place if last else np.concatenate([node.cost, node.place])
-    winner, second = carried[:, 0:met:2], carried[:, 1:met:2]
-    if met and len(carried):
-        chosen = np.broadcast_to(more, winner.shape)
+    winner, second = carried[:, 0:paired:2], carried[:, 1:paired:2]
+    if paired and len(carried):
+        chosen = np.broadcast_to(dearer, winner.shape)
         winner = winner ^ (yield from gates.both(winner ^ second, chosen, step + PASS_STEP, first))
-    winner = np.concatenate([winner, more])
+    winner = np.concatenate([winner, dearer])
     if nodes % 2:
         alone = np.concatenate([carried[:, -1:], np.zeros_like(node.cost[:1, -1:])])
         winner = np.concatenate([winner, alone], axis=1)
@@ -107,7 +107,7 @@ def _round(gates: Gates, node: Node, level: int, first: int, *, last: bool) -> M
 
 
 class Counter:
-    """Gates that are only counted: their wires carry nothing."""
+    """Gates that are only counted. Their wires carry nothing."""
 
     def __init__(self) -> None:
         self.ands = 0
@@ -146,7 +146,7 @@ def _ands_between(winners: int, bits: int, count: int) -> int:
 
 
 def done(script: Generator[Any, Any, Any]) -> Any:
-    """Run a script over gates that neither send nor take; return what it comes to."""
+    """Run a script over gates that neither send nor take; return its result."""
     try:
         effect = next(script)
     except StopIteration as end:
