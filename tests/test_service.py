@@ -463,7 +463,7 @@ def test_logs_hold_no_secrets(credit: Service, people: list[dict[str, Any]]) -> 
         for entry in process.entries():
             assert set(entry) <= {
                 "time", "level", "event", "path", "status", "code", "ms", "bytes_in", "bytes_out",
-                "server", "of", "service", "scheme", "gives", "rows", "tickets", "digest",
+                "server", "of", "service", "scheme", "gives", "lasts", "rows", "tickets", "digest",
             }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from ..reveals import Reveal
 Choose = Callable[[Vector], list[int]]  # from costs by position to the positions to fetch
 
 
-class Setting(Shape):
+class Setting(fetch.Setting, Shape):
     """Who takes part, and over what they compute: a `Scheme`, as its protocol sees it."""
 
     @property
@@ -35,12 +35,6 @@ class Setting(Shape):
     def reveal(self) -> Reveal: ...
     @property
     def field(self) -> Residues: ...
-    @property
-    def alphas(self) -> tuple[int, ...]: ...
-    @property
-    def collusion(self) -> int: ...
-    @property
-    def robust(self) -> int: ...
     @property
     def degree(self) -> int: ...
 
