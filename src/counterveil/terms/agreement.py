@@ -14,7 +14,7 @@ from .wire import Manifest, Terms
 
 @dataclass
 class Traffic:
-    """Count bytes between the applicant and one server. `up` and `down` include headers and TLS."""
+    """Bytes between the applicant and one server. `up` and `down` count headers too, but not what TLS adds."""
 
     requests: int = 0
     body_up: int = 0
