@@ -1,6 +1,6 @@
-// Everything the page says.
+// Every text that the page shows.
 
-// What somebody does next is seen too. So nothing here sends anybody to the institution because of what an answer was.
+// Others can see what a person does after an answer. So no text sends a person to the institution because of an answer.
 const QUIETLY = "Nobody has read what you typed. Do not ask again right away, and do not tell the institution: that would show that the lie was noticed. "
   + "If you have another ticket, use it another day.";
 const RENEWED = "Nothing was answered, and your ticket is not used up. Copy your tickets and keep them, because reloading clears them here. "
