@@ -116,9 +116,7 @@ def _reduced(path: Path) -> Path:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(_COMPAS_COLUMNS)
         for row in reader:
-            person = dict(
-                zip(reversed(names), reversed(row), strict=True)
-            )  # if two columns have one name, the first counts
+            person = dict(zip(reversed(names), reversed(row), strict=True))  # the first of two columns with one name
             entry, exit_ = (person[f"c_jail_{way}"] for way in ("in", "out"))
             if entry and exit_:
                 stay = datetime.fromisoformat(exit_) - datetime.fromisoformat(entry)

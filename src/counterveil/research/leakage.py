@@ -340,7 +340,7 @@ def _log_up_to_shift(z: Vector, values: Vector, logs: Floats) -> float:
 
 
 def _orderings(case: Population, rows: int) -> float:
-    """Return the expected log2 of the number of different orders: M! over the factorials of how many costs are equal."""
+    """Return the expected log2 of the number of different orders: M! over the factorials of counts of equal costs."""
     factorials = np.array([math.lgamma(n + 1) for n in range(rows + 1)]) / math.log(2)
     expected = 0.0
     for share, multiplicity in Counter((case.counts / case.total).tolist()).items():
