@@ -43,7 +43,7 @@ def text() -> str:
 
 def _shared() -> list[tuple[str, Any, str]]:
     return [
-        ("PROTOCOL", randomness.VERSION.decode(), "the first part of everything that is signed, and the version of terms"),
+        ("PROTOCOL", randomness.VERSION.decode(), "the first part of what is signed, and the version of terms"),
         ("VERSION", wire.VERSION, "of messages and tickets"),
         ("MEDIA_TYPE", wire.MEDIA_TYPE, ""),
         ("MANIFEST_PATH", wire.MANIFEST_PATH, ""),
@@ -53,7 +53,7 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("REPLY_KINDS", get_args(wire.ReplyKind), ""),
         ("RECORD_KINDS", get_args(RecordKind), ""),
         ("TICKET_MODES", get_args(_type(wire.Terms, "tickets")), ""),
-        ("PURPOSES", get_args(Purpose), "what is signed: the second part of everything that is signed"),
+        ("PURPOSES", get_args(Purpose), "of signatures: the second part of what is signed"),
         ("MOST_SERVERS", wire.MOST_SERVERS, ""),
         ("MOST_RECORDS", wire.MOST_RECORDS, ""),
         ("MOST_ROBUST", wire.MOST_ROBUST, ""),

@@ -1,6 +1,6 @@
 // Constants that Python and JavaScript share. `make constants` writes this file from the Python code.
 
-export const PROTOCOL = "counterveil/2"; // the first part of everything that is signed, and the version of terms
+export const PROTOCOL = "counterveil/2"; // the first part of what is signed, and the version of terms
 export const VERSION = 2; // of messages and tickets
 export const MEDIA_TYPE = "application/octet-stream";
 export const MANIFEST_PATH = "/v1/manifest";
@@ -10,7 +10,7 @@ export const REQUEST_KINDS = /** @type {const} */ (["query", "record-query"]);
 export const REPLY_KINDS = /** @type {const} */ (["answer", "record-answer"]);
 export const RECORD_KINDS = /** @type {const} */ (["row", "cell"]);
 export const TICKET_MODES = /** @type {const} */ (["signed", "open"]);
-export const PURPOSES = /** @type {const} */ (["terms", "ticket", "manifest", "record", "blind", "packages"]); // what is signed: the second part of everything that is signed
+export const PURPOSES = /** @type {const} */ (["terms", "ticket", "manifest", "record", "blind", "packages"]); // of signatures: the second part of what is signed
 export const MOST_SERVERS = 64;
 export const MOST_RECORDS = 255;
 export const MOST_ROBUST = 5;
