@@ -41,7 +41,7 @@ def made(tmp_path: Path) -> Any:
 
 
 def asked(made: Deployed) -> list[str]:
-    """What was asked of the true servers, manifests aside."""
+    """Return the requests that the true servers got, except for manifests."""
     return [path for seen in made.seen for _, path, _ in seen if path != "/v1/manifest"]
 
 
@@ -54,7 +54,7 @@ def test_a_copy_of_a_server_needs_its_key(made: Deployed, tmp_path: Path) -> Non
 
 
 def test_a_copied_manifest_at_another_address_is_refused(made: Deployed) -> None:
-    """A copy that repeats server 2's manifest, byte for byte, at an address of its own."""
+    """A copy of server 2 repeats its manifest, byte for byte, at another address."""
     copy = serving(made.servers[1])
     with pytest.raises(Disagreement, match=f"the terms say that this server is at {made.urls[1]}"):
         Client([made.urls[0], copy])
@@ -75,7 +75,7 @@ def test_a_manifest_that_its_server_did_not_sign_is_refused(made: Deployed) -> N
 
 
 def test_terms_and_addresses_need_the_issuers_signature(made: Deployed) -> None:
-    """A server, or whoever has both servers' keys, cannot change the terms or where servers are."""
+    """A server, or somebody with both servers' keys, cannot change the terms or the servers' addresses."""
     for change in ({"addresses": (made.urls[1], made.urls[0])}, {"signature": "0" * 128}):
         issued = msgspec.structs.replace(made.issued, **change)
         for server, own in zip(made.servers, made.own, strict=True):

@@ -250,7 +250,7 @@ def _address(given: Any, insecure: bool) -> str:
         raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
     if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
         raise ServerFault(
-            url, "is plain http: whoever is on the way to both servers reads the question; expected https"
+            url, "is plain http: somebody on the way to both servers could read the question; expected https"
         )
     return url
 

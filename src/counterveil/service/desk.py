@@ -91,7 +91,7 @@ class _Source:
 class Desk:
     """Answers requests: reads the body, checks it, takes a place, writes the ledger, answers; each within limits.
 
-    A refusal never waits for the answers to others: answers are computed by threads of their own.
+    A refusal never waits for the answers to others, because other threads compute those.
     """
 
     def __init__(self, server: Server) -> None:

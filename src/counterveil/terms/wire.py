@@ -92,7 +92,7 @@ class Ticket(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What an applicant sends: a share of a question, or of the position of a record.
 
-    Security: the applicant draws `secret` anew for each request and server. Nobody else can send the same bytes, so
+    Security: the applicant draws a new `secret` for each question and server. Nobody else can send the same bytes, so
     nobody else can find out whether the applicant sent them (rule 13).
     """
 
