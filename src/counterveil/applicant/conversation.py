@@ -1,8 +1,9 @@
 """One conversation of an applicant with the servers: it decides every message, and does no input or output.
 
-A driver carries the messages: `client` over HTTP, `inprocess.bank` to servers in the same process, `web/` in a browser.
-The driver calls `todo` to learn what to send, reports what it `heard`, closes all connections ("hang up"), and then
-calls `result`.
+A driver carries the messages: `exchange` over HTTP, `inprocess.bank` to servers in the same process, `web/` in a
+browser. It tells the conversation whom it will `meet`, calls `todo` to learn what to send, and reports what it `heard`,
+which replies have `ended` and which requests `broke`. After "hang up" it closes all connections. Then `result` has what
+came of the question, and `checked` the records, if no server lied.
 
 Every question looks the same to a server: one query, then k record queries, of sizes that the terms fix (rule 10). Work
 that depends on the question is done before the first message, between messages within a public step of time, or after
@@ -134,7 +135,7 @@ class Conversation:
             self._over = True
             yield Do("pause")  # so that the connections are closed before the last answers are processed
             return
-        if sent[0].request == 1:
+        if sent[0].request == 1:  # the only messages before which something was computed from answers
             yield Do("pause")
         for send in sent:
             yield self._begun(send)
@@ -202,7 +203,10 @@ class Conversation:
             return None
 
     def _play(self) -> None:
-        """Run the applicant's party until it must wait. It gets the last answer only after hanging up."""
+        """Run the applicant's party until it must wait.
+
+        It gets the last answer only after hanging up, unless that is one that is read as it comes.
+        """
         while self._effect is not None:
             received = None
             if isinstance(self._effect, Send):
