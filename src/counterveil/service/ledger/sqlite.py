@@ -6,7 +6,7 @@ docs/ledger.md. The file has these tables:
 
     about:  the format, the server's number, the ledger's instance id, the watermark, the number of questions, and the
             number of writes. Every write changes it, so every write-ahead log has a copy of it
-    spent:  (SHA-256 of the ticket's id, request) -> SHA-256 of the request's bytes, expiry, how often it was served, who asked
+    spent:  (SHA-256 of the ticket's id, request) -> SHA-256 of the request's bytes, expiry, how often served, who asked
     attempts: all other entries: those of servers that talk to each other, one for each attempt
     keys:   the ids of the common keys that the ledger was used with, and whether it refuses them, as a backup does
     origin: the instance id once more. It never changes, so no log has a copy of it. SQLite would apply a log that
