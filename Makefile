@@ -1,4 +1,4 @@
-# `make demo`, `make quick`, `make test`: set everything up in .venv and run. Needs Python >= 3.11 and make, nothing else.
+# Every target sets up .venv first, if it is missing or old. That needs Python >= 3.11 and make, and nothing else.
 
 PYTHON ?= python3
 BIN = .venv/bin
@@ -8,16 +8,16 @@ TOOLS = node_modules/ready
 .PHONY: help demo quick test check check-js constants bench attack-self long screenshots lock clean
 
 help:
-	@echo "make demo   two servers, a real rejection explained, seen from every side (ONCE=1: and then stop)"
-	@echo "make quick  the tests that are not slow: under a minute on two cores"
-	@echo "make test   the whole test suite"
-	@echo "make check  ruff, mypy --strict, the import order; eslint and tsc for the page, where there is node"
-	@echo "make constants  write what the page shares with the Python side anew"
-	@echo "make bench  how fast a server answers, beside plain NumPy; how fast a bundle builds; questions under load"
-	@echo "make attack-self  the known attacks on the service, with their counts: times, floods (some 40 minutes)"
-	@echo "make long   attack-self, and 50 kills under load"
-	@echo "make screenshots  the pictures of the page in README; needs Chromium"
-	@echo "make lock   resolve the development dependencies anew"
+	@echo "make demo   run two servers and explain a real rejection (ONCE=1: stop after that)"
+	@echo "make quick  run the tests that are not slow, in under a minute on two cores"
+	@echo "make test   run the whole test suite"
+	@echo "make check  run ruff, mypy --strict and the import order; and eslint and tsc if node is installed"
+	@echo "make constants  write the JavaScript constants that the page shares with Python"
+	@echo "make bench  time answers, compare with other software, build a bundle, ask under load"
+	@echo "make attack-self  run the known attacks on the service: floods, timing (some 40 minutes)"
+	@echo "make long   run attack-self, then kill servers 50 times under load"
+	@echo "make screenshots  make the pictures of the page in README; needs Chromium"
+	@echo "make lock   resolve the versions of the development dependencies again"
 
 $(READY): pyproject.toml requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Counterveil needs Python 3.11 or newer; set PYTHON=")'

@@ -1,8 +1,8 @@
-"""How long one server takes to answer, beside plain NumPy on the same rows in the same run.
+"""Time one server's answer, and plain NumPy on the same rows in the same run.
 
-Peer: ‖y‖² - 2 y·Q + ‖Q‖² in float64, which is what anyone would write without privacy. Its rows are float64, eight
-times the size of ours. Ours adds exactness over F_q and the servers' common randomness. Rounds alternate between the
-two, and the median of the ratios is what counts: these machines are shared.
+The peer computes ‖y‖² - 2 y·Q + ‖Q‖² in float64, as anybody would without privacy. Its rows are float64, eight times
+the size of ours. Ours is exact over F_q, and adds the servers' common randomness. Rounds alternate between the two, and
+the result is the median of the ratios, because other programs may use the machine too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(0, R + 1, (M, D)).astype(np.uint8)
     x = rng.integers(0, R + 1, D)
-    laid = engine.lay_out(rows)  # as a server lays them out
+    laid = engine.lay_out(rows)  # as a server does
     plain, Q = rows.astype(np.float64), x.astype(np.float64)
 
     def numpy_literal() -> object:

@@ -1,4 +1,4 @@
-"""How long a bundle of 1,000,000 rows and 30 features takes to build, write and open, and how much memory."""
+"""Measure the time and the memory to build, write and open a bundle of 1,000,000 rows and 30 features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, NUMBERS, CATEGORIES = 1_000_000, 22, 8
 
 
 def main() -> None:
-    """Build, save and open, with a progress bar, and print a line for each."""
+    """Build, save and open a bundle, and print a line for each step."""
     rng = np.random.default_rng(0)
     columns: dict[str, object] = {f"number {j}": rng.gamma(2.0, 1000.0, ROWS).round(2) for j in range(NUMBERS)}
     names = np.array([f"kind {i}" for i in range(12)])

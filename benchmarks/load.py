@@ -1,9 +1,9 @@
-"""Questions under load, beside the same questions in the clear: `python benchmarks/load.py [QUESTIONS]`.
+"""Measure questions under load, private and in the clear: `python benchmarks/load.py [QUESTIONS]`.
 
-Two servers, one process each, with M = 10,000 rows of d = 20 features; 64 connections that ask all the time. The peer
-is a plaintext endpoint in the same application: the applicant sends their whole cost table, the server scans the same
+Two servers, one process each, have M = 10,000 rows of d = 20 features, and 64 connections ask all the time. The peer is
+a plaintext endpoint in the same application: the applicant sends their whole cost table, and the server scans the same
 rows with the same code and returns the nearest record. It has no second server, no pads, no ticket, no ledger, no
-second round and no privacy; the ratio is the price of all of those, the applicant's own work included.
+second round and no privacy. The ratio of the two is the price of all of these, the applicant's own work included.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def serving(folder: Path, count: int = ROWS, scheme: str = OPENED, host: str = "
 
 
 def request(manifest: Manifest, kind: RequestKind, at: int, ticket: Ticket, secret: bytes, body: bytes) -> bytes:
-    """Return a request to server 1. All requests of one ticket show one secret."""
+    """Return a request to server 1. All requests of one ticket to a server carry the same secret."""
     digest, key = manifest.issued.digest, bytes.fromhex(manifest.key)
     return encode(Message(2, kind, 1, digest, key, ticket.encode(), at, (1, 2), secret, body))
 
@@ -91,14 +91,14 @@ def serve(folder: Path, number: int, port: int) -> None:
     async def plain(request: Request) -> Response:
         return Response(await run_in_threadpool(nearest, await request.body()))
 
-    logging.getLogger("counterveil").disabled = True  # it need not log every request
+    logging.getLogger("counterveil").disabled = True  # logging every request would cost time
     run(app, {}, host="127.0.0.1", port=port, tls_cert=None, tls_key=None, log_level="info")
 
 
 async def load(
     title: str, count: int, ask: Callable[[int], Awaitable[None]], connections: int = CONNECTIONS
 ) -> tuple[float, np.ndarray, int]:
-    """Ask so many questions over so many connections; return questions a second, latencies, errors."""
+    """Ask `count` questions over several connections; return questions a second, latencies and the number of errors."""
     seconds, errors, left = [], 0, iter(range(count))
     with Progress(transient=True) as bar:
         task = bar.add_task(title, total=count)
@@ -136,8 +136,8 @@ async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, 
             await client.ask(people[i % 64], ticket=tickets[i])
 
         results.append(("private, two servers", *await load("private", count, private)))
-        few = max(1, count // 20)
-        results.append(("private, one at a time", *await load("one at a time", few, lambda i: private(count + i), 1)))
+        fewer = max(1, count // 20)
+        results.append(("private, one at a time", *await load("one at a time", fewer, lambda i: private(count + i), 1)))
     field = Field(deployment.scheme.field.q)
     bodies = []
     for person in people:
@@ -153,7 +153,7 @@ async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, 
 
 
 async def answers(folder: Path, url: str, count: int) -> list[tuple[int, float]]:
-    """Have one server answer questions that are ready to be sent, so that nothing else takes time."""
+    """Time one server on questions that were made before, so that only its answers take time."""
     issuer = Issuer.load(folder / PRIVATE)
     async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
         manifest = decode_manifest((await http.get("/v1/manifest")).content)
@@ -163,7 +163,7 @@ async def answers(folder: Path, url: str, count: int) -> list[tuple[int, float]]
         bodies = []
         for _ in range(count):
             ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 3600, issuer=issuer)
-            share = Fresh().elements(scheme.field.q, scheme.symbols)  # as any share looks
+            share = Fresh().elements(scheme.field.q, scheme.symbols)  # a share is uniformly random
             bodies.append(request(manifest, "query", 0, ticket, new_key(), pack(scheme.field, share)))
         left = iter(bodies)
 
@@ -185,7 +185,7 @@ async def answers(folder: Path, url: str, count: int) -> list[tuple[int, float]]
 
 
 def main(count: int) -> None:
-    """Start the servers, run both loads, print them side by side."""
+    """Start the servers, run both loads, and print the results side by side."""
     with tempfile.TemporaryDirectory() as name, serving(Path(name)) as urls:
         results = asyncio.run(measure(Path(name), urls, count))
         alone = asyncio.run(answers(Path(name), urls[0], max(CONNECTIONS, count // 4)))

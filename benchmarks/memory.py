@@ -1,7 +1,8 @@
-"""A server of ten million rows: `python benchmarks/memory.py [ROWS]`. How soon it is ready, and what it holds.
+"""Measure how soon a server of ten million rows is ready, and its memory: `python benchmarks/memory.py [ROWS]`.
 
-Writes a bundle of 32 features, starts `counterveil serve` on it, asks it a question and a record, and reads what the
-system says of the process. Packages are random bytes, which no server looks into: to make them would take ten minutes.
+It writes a bundle of 32 features, starts `counterveil serve` on it, asks it a question and a record, and reads the
+memory of the process from the system. The packages are random bytes, because real ones would take ten minutes to make
+and a server never looks inside them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MIB = 1 << 20
 
 
 def write_bundle(folder: Path, rows: int) -> None:
-    """Write keys and a bundle of random rows, as signed ones are laid out."""
+    """Write keys and a bundle of random rows, in the layout of a signed one."""
     write_keys(folder)
     schema = Schema(features=tuple(Numeric(name=f"x{j}", low=0, high=LEVELS - 1, step=1) for j in range(FEATURES)))
     generator = np.random.default_rng(1)
@@ -51,13 +52,13 @@ def write_bundle(folder: Path, rows: int) -> None:
         signer=read_public(folder / PUBLIC),
         blind=bytes(32),
     )
-    database.__dict__["records"] = packages[:, :-96]  # as if they had been unpackaged
+    database.__dict__["records"] = packages[:, :-96]  # what unpackaging would give
     addresses = ["http://127.0.0.1:8721", "http://127.0.0.1:8722"]
     publish(folder, database, addresses, scheme="table/differences", is_open=True)
 
 
 def held(process: int) -> dict[str, int]:
-    """Return the bytes that a process holds: of its own, of files that are mapped, and the most it ever held."""
+    """Return the bytes of memory of a process: its own, those of mapped files, and its peak."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
     names = {"its own": "RssAnon", "of mapped files": "RssFile", "at most, in all": "VmHWM"}
     return {title: 1024 * int(status[name].split()[0]) for title, name in names.items()}
@@ -88,7 +89,7 @@ def ask(url: str) -> tuple[float, float]:
 
 
 def main(rows: int) -> None:
-    """Serve a bundle of few rows and one of many, and print what the many take."""
+    """Serve a small bundle and a large one, and print what the large one takes."""
     console, size = Console(), rows * FEATURES
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,7 +1,7 @@
-"""A question from the browser beside one from Python, on the same servers: `python benchmarks/page.py`. Needs Chromium.
+"""Compare a question from the browser with one from Python, on the same servers: `python benchmarks/page.py`.
 
-d = 20 features. Both clients do the same work: share, send, recover or evaluate, fetch, check; and both wait for the
-same public steps of time.
+It needs Chromium. There are d = 20 features. Both clients do the same work: share, send, recover or evaluate, fetch,
+check. Both wait for the same public steps of time.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def asked(playwright: Playwright, chromium: str, scheme: str, rows: int) -> tupl
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(urls[0])
-        inside = page.evaluate(ASK, {"tickets": tickets[QUESTIONS:], "person": person})
+        browsed = page.evaluate(ASK, {"tickets": tickets[QUESTIONS:], "person": person})
         browser.close()
-    return python, inside
+    return python, browsed
 
 
 def main() -> None:
-    """Ask from both, one after the other, and print medians."""
+    """Ask from both clients, one after the other, and print the medians."""
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("this benchmark needs Chromium: apt-get install chromium")
@@ -72,9 +72,9 @@ def main() -> None:
     with sync_playwright() as playwright:
         for scheme, rows in RUNS:
             both = asked(playwright, chromium, scheme, rows)
-            python, inside = (statistics.median(times) for times in both)
+            python, browsed = (statistics.median(times) for times in both)
             shown = [f"{statistics.median(times):.0f} ms ({max(times):.0f})" for times in both]
-            table.add_row(scheme, f"{rows:,}", *shown, f"{inside / python:.1f}")
+            table.add_row(scheme, f"{rows:,}", *shown, f"{browsed / python:.1f}")
     Console().print(table)
 
 

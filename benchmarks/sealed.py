@@ -1,7 +1,9 @@
-"""What sealing costs: `python benchmarks/sealed.py`. One core; bytes and gates a row, rows a second, records two ways.
+"""Measure what a sealed reveal costs on one core: `python benchmarks/sealed.py`.
 
-The machine's own limit is AES: a gate takes eight blocks to make and four to evaluate, and OpenSSL does so many a
-second. Rates are whole answers: the scan, the labels and the gates of server 1; the applicant's evaluation of both.
+It prints gates and bytes for each row, rows a second, and the cost of the record: fetched, or inside the answer. The
+machine's own limit is AES: a gate takes eight blocks to make and four to evaluate, and OpenSSL's blocks a second are
+measured too. Rates are for whole answers: the scan, the labels and the gates of server 1, and the applicant's
+evaluation of both answers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ SIZES, BITS = (1_000, 8_000, 64_000), (12, 16, 20)
 
 
 def aes_blocks_a_second() -> float:
-    """Return how many blocks the permutation does, in pieces that stay in the cache."""
+    """Return how many AES blocks OpenSSL does in a second, on data that stay in the cache."""
     decryptor = Cipher(algorithms.AES128(bytes(16)), modes.ECB()).decryptor()  # noqa: S305 - a permutation
     data = bytes(1 << 18)
     best = min(timed(lambda: decryptor.update(data)) for _ in range(50))
@@ -34,7 +36,7 @@ def aes_blocks_a_second() -> float:
 
 
 def timed(work: Any) -> float:
-    """Return how long it takes, in seconds."""
+    """Return how many seconds a call takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -59,7 +61,7 @@ def answers(scheme: Scheme, rows: Any, records: Any, repeats: int) -> tuple[floa
 
 
 def locked(scheme: Scheme, rows: Any, records: Any, before: int) -> float:
-    """Return how long server 1 takes for what comes behind the gates, which are so many bytes."""
+    """Return how long server 1 takes for the records, which come after `before` bytes of labels and gates."""
     common = scheme.common(new_key(), bytes(32), b"ticket")
     parts = scheme.stream(1, rows, np.zeros(scheme.symbols, dtype=np.int64), common, records)
     while before:
@@ -99,15 +101,15 @@ def main() -> None:
             fetching = min(timed(lambda: spir.answer(1, records, query, common, order=order)) for _ in range(repeats))  # noqa: B023
             inside = make_scheme("table/sealed_record", largest=15, d=FEATURES, cap=cap)
             locking = min(locked(inside, rows, records, down[0]) for _ in range(repeats))
-            more = inside.requests(Size(M, RECORD))[0].down[0] - down[0]
+            added = inside.requests(Size(M, RECORD))[0].down[0] - down[0]
             other.add_row(
                 f"{M:,}", f"{2 * query.size / 1024:,.1f} KiB", f"{2 * RECORD} B", f"{1000 * fetching:.1f} ms",
-                f"{more / 1024:,.0f} KiB", f"{1000 * locking:.1f} ms",
+                f"{added / 1024:,.0f} KiB", f"{1000 * locking:.1f} ms",
             )  # fmt: skip
     console.print(table)
     console.print(f"AES alone: {limit / 1e6:,.0f} million blocks a second on one core.\n")
     console.print(other)
-    console.print(f"Records of {RECORD} bytes. Fetching takes a round more; inside, only the nearest row can be had.")
+    console.print(f"Records of {RECORD} bytes. Fetching takes one round more; inside, only the nearest row is there.")
 
 
 if __name__ == "__main__":

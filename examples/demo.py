@@ -1,4 +1,4 @@
-"""A real rejection explained, privately: two servers in processes of their own, one question, seen from every side.
+"""Explain a real rejection privately: two servers, each in its own process, and one question, seen from every side.
 
 A small model learns from the German credit data who is a good risk. It rejects someone. They want to know what an
 accepted person like them looks like, and they do not want to tell the bank who they are, what they could change, or
@@ -63,7 +63,7 @@ def make_database() -> tuple[Database, dict[str, Any]]:
 def show_noise(client: Client, sent: dict[int, list[Request]], person: dict[str, Any]) -> None:
     """Show what server 1 saw of the question, and what it would have seen of the same question asked again.
 
-    Never what both saw: their numbers together are the question.
+    What server 2 saw is not shown, because the numbers of both servers together tell the question.
     """
     deployment = client.deployment
     scheme = deployment.scheme
@@ -79,7 +79,7 @@ def show_noise(client: Client, sent: dict[int, list[Request]], person: dict[str,
     console.print(
         "Each number is uniform whatever was asked: the server could have drawn it itself. Server 2 saw as many"
     )
-    console.print("other numbers, which are not shown: both together are the question.\n")
+    console.print("other numbers. They are not shown, because both together tell the question.\n")
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str]) -> None:
-    """Ask, show what came back and what each server saw, and leave tickets for more."""
+    """Ask, show the answer and what server 1 saw, and write tickets for more questions."""
     sent: dict[int, list[Request]] = defaultdict(list)
 
     def watch(peer: Peer, message: Request, _: Reply) -> None:
@@ -120,8 +120,8 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         show_noise(client, sent, person)
         console.print(traffic_table(client.peers))
         _, costs = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
-        least = min(sum(costs.of(row)) for row in database.codes) / deployment.unit
-        same = isinstance(found, Counterfactual) and found.cost == least
+        lowest = min(sum(costs.of(row)) for row in database.codes) / deployment.unit
+        same = isinstance(found, Counterfactual) and found.cost == lowest
         console.print(f"Same cost as a search in the clear: {'yes' if same else 'NO'}.")
         console.print(f"The bank gave away the record, and {deployment.scheme.reveal.tells(count)}.\n")
         if not same:
@@ -129,9 +129,9 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
     (folder / "tickets").write_text("\n".join(others) + "\n")
     (folder / "person.json").write_text(json.dumps(person))
     if not os.environ.get("ONCE"):
-        behind = [("ticket", others[-1]), ("person", json.dumps(person))]
+        fragment = [("ticket", others[-1]), ("person", json.dumps(person))]
         console.print("[bold]Open the applicant's page[/bold], filled in and with a ticket:")
-        console.print(f"{urls[0]}/#{urlencode(behind)}\n", soft_wrap=True, style="blue")
+        console.print(f"{urls[0]}/#{urlencode(fragment)}\n", soft_wrap=True, style="blue")
         console.print(f"{TICKETS} tickets are in {folder / 'tickets'}. Or ask from another terminal:")
         key = folder / "2" / SERVER_PUBLIC
         ask = f"{Path(sys.executable).parent / 'counterveil'} ask --terms {folder / 'terms'} --operator {key}"

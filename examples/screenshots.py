@@ -1,6 +1,7 @@
 """Make the pictures of the page in README: `make screenshots`. Needs Chromium.
 
-They are published, so they must not show what two servers saw: the page never does, and a test looks.
+They are published, so they must not show the bytes of two servers, which together tell the question. The page never
+shows them, and a test checks that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BATCH = 3  # tickets that one person gets
 
 
 def main() -> None:
-    """Run two servers, ask once at each size, and keep what the browser shows."""
+    """Run two servers, ask once at each size, and save pictures of the page."""
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("screenshots need Chromium: apt-get install chromium")
@@ -40,8 +41,8 @@ def main() -> None:
                 expires = int(time.time()) + 600
                 batch = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(BATCH)]
                 page = browser.new_page(viewport={"width": width, "height": height})
-                behind = [*(("ticket", ticket) for ticket in batch), ("person", json.dumps(person))]
-                page.goto(f"{servers[0].url}/#{urlencode(behind)}")
+                fragment = [*(("ticket", ticket) for ticket in batch), ("person", json.dumps(person))]
+                page.goto(f"{servers[0].url}/#{urlencode(fragment)}")
                 page.wait_for_selector("#features fieldset")
                 page.locator("details").first.locator("summary").click()
                 page.screenshot(path=FIGURES / f"page-form{suffix}.png")

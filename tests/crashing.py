@@ -16,7 +16,7 @@ from counterveil.service import server
 from counterveil.service.ledger import Entry, Ledger, Standing
 
 CRASHED = 9  # the exit status
-LEFT = "EFFECTS_LEFT"  # how many effects there are before the end
+LEFT = "EFFECTS_LEFT"  # how many effects there are before the crash
 
 
 def _count() -> None:

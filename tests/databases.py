@@ -1,4 +1,4 @@
-"""Random databases and questions, and what their costs are by plain arithmetic that shares no code with the package."""
+"""Random databases and questions, with costs by plain arithmetic that shares no code with the package."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Case:
 
 
 def make_case(seed: int, M: int, levels: Sequence[int], max_weight: int, *, pool: int, norm: int) -> Case:
-    """A database whose rows come from a pool of so many, so that duplicates and ties are common when it is small."""
+    """A database whose rows come from `pool` different ones; a small pool makes duplicates and ties common."""
     rng = np.random.default_rng(seed)
     high = np.array(levels) + 1
     rows = rng.integers(0, high, (pool, len(levels)))[rng.integers(0, pool, M)]

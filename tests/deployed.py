@@ -1,4 +1,4 @@
-"""Servers in threads of this process, over real sockets: honest ones, and liars with the right rows and keys."""
+"""Run servers in threads of this process, over real sockets: honest ones, and liars with the right rows and keys."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Liar(Server):
 
 
 def record_step(server: Server, robust: int = 0) -> Spir:
-    """Return the record step of a ticket that lets so many servers lie."""
+    """Return the record step for a ticket that corrects `robust` wrong answers."""
     scheme = server.epoch.deployment.scheme
     return spir_of(scheme.among(range(1, scheme.needed(robust) + 1), robust), server.epoch.records.length)
 
@@ -114,7 +114,7 @@ class Deployed:
         self.seen.append(seen)
 
     def publish(self, terms: wire.Terms, **changes: Any) -> None:
-        """Make all servers say other terms, with all signatures right, whether or not the terms make sense."""
+        """Make all servers show other terms, correctly signed, even if the terms make no sense."""
         bare = wire.SignedTerms(terms.text(), tuple(self.urls), "0" * 128)
         issued = msgspec.structs.replace(bare, signature=self.issuer.sign("terms", *bare.signed()).hex())
         for server, own in zip(self.servers, self.own, strict=True):
@@ -123,7 +123,7 @@ class Deployed:
         self.restart()
 
     def restart(self) -> None:
-        """Serve what the servers are now, at the same addresses."""
+        """Serve the servers as they are now, at the same addresses."""
         self._halt()
         self.seen, self._running = [], []
         for server, url in zip(self.servers, self.urls, strict=True):
@@ -168,7 +168,7 @@ def a_request(
     among: tuple[int, ...],
     body: bytes,
 ) -> wire.Request:
-    """Return a request; all of a ticket to one server have one secret."""
+    """Return a request. All requests of a ticket to one server carry the same secret."""
     digest, key = manifest.issued.digest, bytes.fromhex(manifest.key)
     secret = hashlib.sha256(ticket.signed + bytes([server])).digest()
     return wire.Request(2, kind, server, digest, key, ticket.encode(), at, among, secret, body)
@@ -220,7 +220,7 @@ def noise(values: Any, q: int) -> Any:
 
 
 def two_records(server: Server, message: wire.Reply) -> bytes:
-    """Add rec_a xor rec_b: whoever fetched a gets b."""
+    """Add rec_a xor rec_b, so that an applicant who fetches a gets b."""
     a, b = server.epoch.records.read(np.arange(2))
     return bytes(np.frombuffer(message.body, dtype=np.uint8) ^ a ^ b)
 
@@ -230,7 +230,7 @@ def flip(server: Server, message: wire.Reply) -> bytes:
 
 
 def views(made: Deployed, client: Client, **options: Any) -> tuple[list[Any], Any]:
-    """Ask once; return what each server saw of it, and what became of it."""
+    """Ask once; return what each server saw, and the answer or the error."""
     for seen in made.seen:
         seen.clear()
     try:

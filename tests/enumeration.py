@@ -1,4 +1,4 @@
-"""Sources of randomness that play every value there is, so that privacy can be counted instead of argued."""
+"""Sources of randomness that go through every possible value, so that privacy can be counted instead of argued."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from counterveil.schemes.reveals import make_reveal
 
 
 class Fixed:
-    """An applicant's randomness that is given, and must be used up."""
+    """An applicant's randomness with given values, all of which must be used."""
 
     def __init__(self, values: Sequence[int]) -> None:
         self.values = list(values)
@@ -28,7 +28,7 @@ class Fixed:
 
 
 class FixedCommon:
-    """The servers' randomness, given: pads of every coefficient, masks, and the order."""
+    """The servers' randomness with given values: the pads of every coefficient, the mask, and the order."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class FixedCommon:
 
 
 def views(scheme: Scheme, question: Question, servers: Sequence[int]) -> Counter[Any]:
-    """What these servers see together, counted over every pad the applicant may draw."""
+    """What these servers see together, counted over every pad that the applicant may draw."""
     needed = scheme.collusion * scheme.symbols
     seen: Counter[Any] = Counter()
     for pads in product(range(scheme.field.q), repeat=needed):
@@ -66,13 +66,13 @@ def views(scheme: Scheme, question: Question, servers: Sequence[int]) -> Counter
 
 
 def tiny(form: Form, reveal: str, *, shuffle: bool = False, servers: int | None = None) -> Scheme:
-    """The form with that reveal, as small as it can be: a mask of two values, if any."""
+    """The form with that reveal, as small as possible: if there is a mask, it has two values."""
     d_min = 2 if REVEALS[reveal].masked else 1
     return Scheme.of(form, make_reveal(reveal, shuffle=shuffle, d_min=d_min), servers=servers)
 
 
 def user_private(scheme: Scheme, questions: Sequence[Question]) -> bool:
-    """Whether any T servers see the same, over every pad, whatever is asked; and every pad looks different to them."""
+    """Whether, over every pad, any T servers see the same whatever is asked, and see something else for every pad."""
     for servers in combinations(range(scheme.servers), scheme.collusion):
         counters = [views(scheme, question, servers) for question in questions]
         if any(counter != counters[0] for counter in counters):
@@ -83,14 +83,14 @@ def user_private(scheme: Scheme, questions: Sequence[Question]) -> bool:
 
 
 def told_apart(scheme: Scheme, questions: Sequence[Question]) -> bool:
-    """Whether all servers together could tell questions with different secrets apart: the control."""
+    """Whether all servers together could tell questions with different secrets apart. This is the control."""
     secrets = {tuple(scheme.form.encode(question)): question for question in questions}
     together = [views(scheme, question, range(scheme.servers)) for question in secrets.values()]
     return len(together) > 1 and all(not a & b for a, b in combinations(together, 2))
 
 
 def rows_for(scheme: Scheme) -> int:
-    """Two rows, but one where two would take hours: three servers, two pads a row."""
+    """Two rows, or one if two would take hours: with three servers every row has two pads."""
     return 1 if scheme.servers > 2 and scheme.reveal.length(2) > 1 else 2
 
 
@@ -102,7 +102,7 @@ def feasible(form: Form, reveal: str) -> bool:
 
 
 def commons(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> Iterator[FixedCommon]:
-    """Every common randomness there is; the coefficients in `unfilled` stay zero."""
+    """Every possible common randomness; the coefficients in `unfilled` stay zero."""
     reveal, q = scheme.reveal, scheme.field.q
     length, coefficients = reveal.length(M), range(1, scheme.servers)
     zero = [(0,) * length]
@@ -124,7 +124,8 @@ def database_private(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) ->
     scale = field.q ** np.arange(length)
     span = field.q**length
 
-    # answers[db][n][query]: one code for the answer under each common randomness; parts: what the value at 0 is made of
+    # answers[db][n][query] has one code for the answer under each common randomness. parts[db][n][query] has the share
+    # of the value at 0 that comes from the server.
     answers = [
         [[_codes(scheme, n, rows, Q, randomness, scale) for Q in queries] for n in servers] for rows in databases
     ]

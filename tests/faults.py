@@ -1,7 +1,7 @@
-"""Kill servers at random moments under load, restart them, and see that nothing was answered twice or lost silently.
+"""Kill servers at random moments under load, restart them, and check that nothing was answered twice or lost silently.
 
-`python tests/faults.py [KILLS]` prints what happened. Two servers in processes of their own; applicants who ask all the
-time, some of whom cheat: they put two different questions on one ticket.
+`python tests/faults.py [KILLS]` prints what happened. Two servers run in their own processes. Applicants ask all the
+time, and some of them cheat: they ask two different questions with one ticket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ASKING = 6  # applicants at a time
 
 
 class Fault:
-    """One run: the kills, the applicants, and what came of them."""
+    """One run: the kills, the applicants, and the outcome of each question."""
 
     def __init__(self, service: Service, kills: int, seed: int) -> None:
         self.service, self.left, self.random = service, kills, random.Random(seed)
@@ -46,7 +46,7 @@ class Fault:
         killers = [asyncio.create_task(self._kill(process)) for process in self.service.processes]
         asking = [asyncio.create_task(self._applicant(n)) for n in range(_ASKING)]
         await asyncio.gather(*killers)
-        with anyio.fail_after(LONG):  # however slow this machine is, some must have asked and some cheated
+        with anyio.fail_after(LONG):  # until some have asked and some have cheated, however slow this machine is
             while self.outcomes["answered"] < 5 or not self.outcomes["ServerFault ticket_used"]:
                 await asyncio.sleep(0.05)
         self.done = True
@@ -96,7 +96,7 @@ class Fault:
             self.wrong.append(f"a wrong answer to {self.people[i]}")
 
     def check(self) -> None:
-        """Refuse a ticket that was answered for two questions, an answer that no ledger holds, a ledger that broke."""
+        """Fail if a ticket was answered for two questions, an answer is in no ledger, or a ledger is damaged."""
         twice = [key for key, bodies in self.answered.items() if len(bodies) > 1]
         assert not twice, f"{len(twice)} requests were answered for two different bodies"
         assert not self.wrong, self.wrong[:3]
@@ -104,14 +104,14 @@ class Fault:
         for process in self.service.processes:
             with sqlite3.connect(process.ledger) as database:
                 assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-                held = {(i, r): f for i, r, f in database.execute("SELECT ticket, request, fingerprint FROM spent")}
+                spent = {(i, r): f for i, r, f in database.execute("SELECT ticket, request, fingerprint FROM spent")}
             for (server, ticket, request), bodies in self.answered.items():
                 if server == process.number:
-                    assert bodies == {held[ticket, request]}
+                    assert bodies == {spent[ticket, request]}
 
 
 def run_faults(folder: Path, kills: int = 50, seed: int = 1) -> Fault:
-    """Run it all and check it."""
+    """Run the kills and the applicants, and check the outcome."""
     with running(folder, numbers_database(2000, 3), 2, "--scheme", "table/differences") as service:
         fault = Fault(service, kills, seed)
         asyncio.run(fault.run())

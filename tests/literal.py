@@ -1,4 +1,4 @@
-"""Half gates one at a time, on integers, as the figure in Zahur, Rosulek and Evans has them: an oracle for `garble`."""
+"""Half gates one at a time, on integers, as in the figure of Zahur, Rosulek and Evans: an oracle for `garbling`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evaluated(a: int, b: int, t_g: int, t_e: int, step: int, row: int) -> int:
 
 
 class Clear:
-    """The same gates on bits: what they compute. Wires are (bits, rows) arrays of 0 and 1; `ands` counts."""
+    """The same gates in the clear. Wires are (bits, rows) arrays of 0 and 1; `ands` counts the AND gates."""
 
     def __init__(self) -> None:
         self.ands = 0

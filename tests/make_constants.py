@@ -1,7 +1,7 @@
-"""Write `web/constants.js` anew: `make constants`.
+"""Write `web/constants.js`: run `make constants`.
 
-The page needs numbers and names that the Python side has too. They come from there, so that neither can change alone;
-`test_shared_constants.py` fails where the file is old.
+The page needs numbers and names that the Python code has too. They are generated from there, so that neither side can
+change alone. `test_shared_constants.py` fails if the file is old.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from counterveil.terms import published, wire
 
 FILE = Path(__file__).parent.parent / "src" / "counterveil" / "applicant" / "web" / "constants.js"
 HEAD = """\
-// What the Python side and this one both know. It comes from there: `make constants` writes this file.
+// Constants that Python and JavaScript share. `make constants` writes this file from the Python code.
 
 """
 KINDS = {str(kind.__struct_config__.tag): kind for kind in (Numeric, Ordinal, Categorical, Boolean)}
 
 
 def text() -> str:
-    """Return the module, one constant a line, each with what it means."""
+    """Return the module's text, one constant a line, each with its meaning."""
     lines = [f"export const {name} = {_written(value)};" + f" // {why}" * bool(why) for name, value, why in _shared()]
     return HEAD + "\n".join(lines) + "\n"
 
 
 def _shared() -> list[tuple[str, Any, str]]:
     return [
-        ("PROTOCOL", randomness.VERSION.decode(), "what every signature begins with, and the version of terms"),
+        ("PROTOCOL", randomness.VERSION.decode(), "the first part of what is signed, and the version of terms"),
         ("VERSION", wire.VERSION, "of messages and tickets"),
         ("MEDIA_TYPE", wire.MEDIA_TYPE, ""),
         ("MANIFEST_PATH", wire.MANIFEST_PATH, ""),
@@ -53,42 +53,42 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("REPLY_KINDS", get_args(wire.ReplyKind), ""),
         ("RECORD_KINDS", get_args(RecordKind), ""),
         ("TICKET_MODES", get_args(_type(wire.Terms, "tickets")), ""),
-        ("PURPOSES", get_args(Purpose), "of signatures"),
+        ("PURPOSES", get_args(Purpose), "of signatures: the second part of what is signed"),
         ("MOST_SERVERS", wire.MOST_SERVERS, ""),
         ("MOST_RECORDS", wire.MOST_RECORDS, ""),
         ("MOST_ROBUST", wire.MOST_ROBUST, ""),
         ("MOST_ROWS", _meta(wire.Terms, "rows").lt - 1, ""),
         ("LONGEST_REVEAL", _meta(wire.Claims, "reveal").max_length, "characters, in a ticket"),
         ("SERVICE_PATTERN", _meta(wire.Claims, "service").pattern, ""),
-        ("ENVELOPE", wire.ENVELOPE, "bytes that a message has at most around its body"),
+        ("ENVELOPE", wire.ENVELOPE, "bytes: the most that a message has before its body"),
         ("MANIFEST_LIMIT", wire.MANIFEST_LIMIT, "bytes"),
-        ("ANSWER_LIMIT", published._LONGEST, "bytes: no server's answer may have that many"),
+        ("ANSWER_LIMIT", published._LONGEST, "bytes; an answer must be shorter"),
         ("ID_BYTES", randomness.ID_BYTES, "of tickets, common keys and ledgers"),
         ("KEY_BYTES", randomness.KEY_BYTES, "of packages, and of the secret that a request carries"),
         ("PUBLIC_KEY_BYTES", len(SigningKey().public), ""),
         ("SIGNATURE_BYTES", SIGNATURE_BYTES, ""),
         ("FINGERPRINT_BYTES", len(bytes.fromhex(fingerprint(b""))), "of the digest of a public key"),
-        ("FIELD_LIMIT", _Big(LIMIT), "every q is below that, or that"),
-        ("LEAST_PART", LEAST_PART, "bytes: a missing part of a package must be beyond guessing"),
+        ("FIELD_LIMIT", _Big(LIMIT), "the greatest q"),
+        ("LEAST_PART", LEAST_PART, "bytes: a shorter part of a package could be guessed"),
         ("GF256_POLYNOMIAL", gf256._POLYNOMIAL, ""),
         ("LABEL", garbling.LABEL, "bytes of a wire's label"),
         ("AND", garbling.AND, "bytes of a gate"),
         ("SEAL_KEY", garbling._KEY.decode(), "fixed and public"),
-        ("CHUNK_BITS", circuit.CHUNK_BITS, "rows are garbled in chunks of two to that power"),
-        ("LEVEL_STEPS", circuit.LEVEL_STEPS, "names of gates that a level of the tournament has"),
-        ("PASS_STEP", circuit.PASS_STEP, "of those, where passing on begins"),
-        ("KEY_STEPS", garbled._KEYS, "no gate has such a step"),
-        ("PAD_STEP", garbled._PADS, "nor this one"),
-        ("AHEAD", conversation._AHEAD, "bytes of one answer that wait at most for the other"),
-        ("STEP", _milliseconds(offer._STEP), "milliseconds: what is computed here ends on a multiple of that"),
-        ("ROWS_A_STEP", offer._ROWS_A_STEP, "rows that make the step longer by one of those"),
-        ("REHEARSALS", offer._REHEARSALS, "tries"),
-        ("MOST_REHEARSED", offer._MOST_REHEARSED, "rows: of more rows the time is scaled"),
+        ("CHUNK_BITS", circuit.CHUNK_BITS, "rows are garbled in chunks of 2 to this power"),
+        ("LEVEL_STEPS", circuit.LEVEL_STEPS, "step numbers of gates in one level of the tournament"),
+        ("PASS_STEP", circuit.PASS_STEP, "the first step number in a level of gates that pass a winner on"),
+        ("KEY_STEPS", garbled._KEYS, "step numbers from here on are of keys; no gate has one"),
+        ("PAD_STEP", garbled._PADS, "the step number of pads; no gate and no key has it"),
+        ("AHEAD", conversation._AHEAD, "bytes: the most that one answer may be ahead of the others"),
+        ("STEP", _milliseconds(offer._STEP), "milliseconds: the shortest step; messages leave only at multiples of it"),
+        ("ROWS_A_STEP", offer._ROWS_A_STEP, "the step grows by STEP for each this many rows"),
+        ("REHEARSALS", offer._REHEARSALS, "how often the time of computing is measured"),
+        ("MOST_REHEARSED", offer._MOST_REHEARSED, "rows; for more rows, the time that these take is scaled up"),
         ("TIMEOUT", _milliseconds(_default("timeout")), "milliseconds for a server to answer one request"),
-        ("PATIENCE", _milliseconds(_default("patience")), "milliseconds over which a request is sent again"),
-        ("PAUSE", _milliseconds(exchange._PAUSE), "milliseconds before that, twice as long each time"),
+        ("PATIENCE", _milliseconds(_default("patience")), "milliseconds for which a request is sent again"),
+        ("PAUSE", _milliseconds(exchange._PAUSE), "milliseconds before it is sent again; then twice as long each time"),
         ("LONGEST_PAUSE", _milliseconds(exchange._LONGEST_PAUSE), "milliseconds"),
-        ("SLOWEST", exchange._SLOWEST, "bytes a second that a long answer may be sent at"),
+        ("SLOWEST", exchange._SLOWEST, "bytes a second: a server must send a long answer at least this fast"),
         ("RETRIED", exchange._RETRIED, "HTTP statuses after which a request is sent again"),
         ("FEATURE_FIELDS", {tag: [each.encode_name for each in _fields(tag)] for tag in KINDS}, ""),
         ("FEATURE_DEFAULTS", _defaults(), ""),
@@ -99,14 +99,14 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("MOST_LEVELS", features.MOST_LEVELS, ""),
         ("MOST_FEATURES", schema._MOST_FEATURES, ""),
         ("MOST_LEVELS_TOGETHER", schema._MOST_LEVELS_TOGETHER, "of all features"),
-        ("FARTHEST", features._FARTHEST, "what `low` and `high` may be"),
-        ("FORMAT_PATTERN", features._FORMAT.pattern, "of all of a format: no width"),
-        ("LEAST_UNIT", tariff._LEAST_UNIT, "of costs, across a whole range"),
+        ("FARTHEST", features._FARTHEST, "the greatest absolute value of `low` and `high`"),
+        ("FORMAT_PATTERN", features._FORMAT.pattern, "must match a whole format; it allows no width"),
+        ("LEAST_UNIT", tariff._LEAST_UNIT, "the least cost of a change across a whole range, at weight 1"),
     ]
 
 
 class _Big(int):
-    """A whole number that JavaScript would round: a BigInt there."""
+    """A whole number that JavaScript would round, so it is written as a BigInt."""
 
 
 def _written(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""Random frames, people and preferences, and what a search in the clear finds: written from the definitions, sharing no
-code with the package but the schema's fields."""
+"""Random frames, people and preferences, and a search in the clear. It is written from the definitions, and shares no
+code with the package except the schema's fields."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _add_wish(rng: np.random.Generator, wishes: dict[str, Any], kind: str, f: An
 
 
 def random_case(seed: int, count: int) -> tuple[Schema, dict[str, list[Any]]]:
-    """A schema of random kinds, and a frame that fits it; the column `accepted` says who was."""
+    """A schema of random kinds, and a frame that fits it; the column `accepted` says who was accepted."""
     rng = np.random.default_rng(seed)
     features: list[Any] = []
     frame: dict[str, list[Any]] = {}
@@ -191,13 +191,13 @@ def possible_codes(f: Any) -> list[int]:
 
 def allowed_costs(schema: Schema, own: Person, wishes: Mapping[str, Any], codes: Any) -> tuple[Any, Any]:
     """The cost of every row of codes, a column for each cost feature, and whether its constraints hold."""
-    same = cost(schema, own, own, wishes)
-    costs, allowed = np.full(len(codes), same), np.ones(len(codes), dtype=bool)
+    unchanged = cost(schema, own, own, wishes)
+    costs, allowed = np.full(len(codes), unchanged), np.ones(len(codes), dtype=bool)
     for j, f in enumerate(schema.cost_features):
-        more, fine = np.zeros(f.largest + 1, dtype=np.int64), np.zeros(f.largest + 1, dtype=bool)
+        added, holding = np.zeros(f.largest + 1, dtype=np.int64), np.zeros(f.largest + 1, dtype=bool)
         for code in possible_codes(f):
             row = dict(own) | {f.name: f.value(code) if code <= levels_of(f) else None}
-            more[code], fine[code] = cost(schema, own, row, wishes) - same, holds(f, own, row, wishes)
-        costs += more[codes[:, j]]
-        allowed &= fine[codes[:, j]]
+            added[code], holding[code] = cost(schema, own, row, wishes) - unchanged, holds(f, own, row, wishes)
+        costs += added[codes[:, j]]
+        allowed &= holding[codes[:, j]]
     return costs, allowed

@@ -1,4 +1,4 @@
-"""What an attacker would leave where Python unpickles it."""
+"""What an attacker would put into a file that Python unpickles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Planted:
-    """What, being unpickled, leaves a trace."""
+    """An object that leaves a trace when it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = str(trace)

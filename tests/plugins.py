@@ -1,4 +1,4 @@
-"""Forms from outside, as if a package had been installed: its module, and metadata that names its entry points."""
+"""Load forms of the question from outside, as if a package were installed: its module, and its entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A relay between the applicant and one server that keeps every byte: what a server, or the network, gets to see."""
+"""A relay between the applicant and one server. It keeps every byte that the server, or the network, can see."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 
 class Relay:
-    """Listens on a port of its own and passes all bytes on, both ways."""
+    """Listens on its own port and passes all bytes on, both ways."""
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
@@ -20,10 +20,10 @@ class Relay:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.seen = bytearray()  # what the server saw since the last clear
         self.up = self.down = 0
-        self.cut: int | None = None  # break the connection once, after so many bytes from the server
-        self.alter: Callable[[bytes], bytes] | None = None  # what the server sends, as the applicant gets it
+        self.cut: int | None = None  # break the connection once, after this many bytes from the server
+        self.alter: Callable[[bytes], bytes] | None = None  # changes what the server sends before the applicant gets it
         self.creep: int | None = None  # break every connection, each after a few bytes more than the one before
-        self.step = 10  # how many more
+        self.step = 10  # how many bytes more
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -67,11 +67,11 @@ class Relay:
         finally:
             for end in (source, target):
                 with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)  # or a thread that reads from it would keep it open
+                    end.shutdown(socket.SHUT_RDWR)  # otherwise a thread that reads from it would keep it open
                 end.close()
 
     def view(self) -> list[dict[str, Any]]:
-        """Return the requests that were seen: line, headers, and how long the body was."""
+        """Return the requests that were seen: request line, headers, and length of the body."""
         requests, rest = [], bytes(self.seen)
         while rest:
             head, _, rest = rest.partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Real servers in processes of their own, for tests, the fault script and the load benchmark."""
+"""Run real servers, each in its own process, for tests and the fault script."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Process(Serve):
 
 
 class Service:
-    """A deployment that runs: its processes, its issuer, its terms, and tickets.
+    """A running deployment: its processes, its issuer, its terms, and tickets.
 
-    `arguments` are options of `counterveil terms` and of `counterveil serve`, mixed. With `relays` the terms say that
-    each server is at a relay, which keeps every byte; or at what another function makes of its address.
+    `arguments` are options of `counterveil terms` and of `counterveil serve`, mixed. With `relays=True` the terms give
+    the address of a relay before each server, which keeps every byte. A function instead of True makes the relays.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Service:
         self.resume()
 
     def publish(self, database: Database, **changes: Any) -> None:
-        """Sign a database and its terms, and put both where the servers read them when they start."""
+        """Sign a database and its terms, and write both to the files that the servers read when they start."""
         chosen: dict[str, Any] = {"service": "tests", "is_open": self.is_open} | self._chosen | changes
         self.issued: SignedTerms = publish(self.folder, database, self.urls, **chosen)
         self.issuer, self.database = Issuer.load(self.folder / PRIVATE), Database.open(self.bundle)
 
     def client(self, **options: Any) -> Client:
-        """Return a client that waits for servers as long as tests do, unless it is told otherwise."""
+        """Return a client that waits for servers as long as tests do; `options` may change that."""
         return Client(self.urls, **{"timeout": LONG, "patience": LONG} | options)
 
     def ticket(self, client: Client | None = None, servers: Sequence[int] | None = None, **options: Any) -> Ticket:
@@ -107,7 +107,7 @@ class Service:
         stop(self.processes)
 
     def resume(self) -> None:
-        """Start them, again at the same addresses."""
+        """Start all servers, at the same addresses as before."""
         start(self.processes)
 
     def stop(self) -> None:
@@ -117,7 +117,7 @@ class Service:
 
 
 def _parted(arguments: Sequence[object]) -> tuple[dict[str, Any], list[object]]:
-    """Part what the institution chooses from the servers' settings."""
+    """Separate what the institution chooses in the terms from the servers' settings."""
     chosen: dict[str, Any] = {}
     settings: list[object] = []
     left = [part for argument in arguments for part in str(argument).split("=")]

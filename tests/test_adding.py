@@ -1,4 +1,4 @@
-"""A form from another package: one file and one entry point, and it deploys, explains and is enumerated like any."""
+"""A form from another package needs one file and one entry point. It then deploys and explains like any other."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def a_database(rows: int = 60) -> tuple[Database, list[dict[str, Any]]]:
 
 
 def cost(person: dict[str, Any], row: dict[str, Any], weights: dict[str, int]) -> float:
-    """Capped L1 by its definition, in whole ranges."""
+    """Capped L1 by its definition, in units of a whole range."""
     away = {
         "income": abs(person["income"] - row["income"]) / 10,
         "savings": abs(person["savings"] - row["savings"]) / 20,
@@ -229,7 +229,7 @@ def test_a_broken_package_gives_one_clear_error(plugin: Any, code: str, says: st
     with pytest.raises(BrokenPlugin, match=re.escape(says)) as raised:
         form_named("mine")
     assert str(raised.value).startswith("form mine, from broken_form:Mine: got")
-    assert retrieve([[1]], [1], largest=2).index == 0  # nobody else notices
+    assert retrieve([[1]], [1], largest=2).index == 0  # other forms still work
 
 
 def test_no_package_takes_the_place_of_a_form_that_is_there(plugin: Any) -> None:
@@ -347,7 +347,7 @@ class ToTheFirst(Opened):
 
 
 def test_a_reveal_is_one_class_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It deploys, is played by real servers, explains, is measured, attacked and checked without another line."""
+    """Without another line it deploys, runs on real servers, explains, and is measured, attacked and checked."""
     monkeypatch.setitem(REVEALS, "to_the_first", ToTheFirst())
     database = numbers_database(40, 3)
     person = {"x0": 3, "x1": 9, "x2": 14}

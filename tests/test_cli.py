@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_from_csv_to_bundle(folder: Path) -> None:
     guessed = run("schema", "infer", folder / "credit.csv", "--exclude", "credit", "-o", folder / "guess.toml")
     assert guessed.returncode == 0, guessed.stderr
-    assert "20 features. Look it over before you build: it is public." in guessed.stdout
+    assert "20 features. Check it before you build, because it is public." in guessed.stdout
     assert len(Schema.load(folder / "guess.toml").features) == 20
     printed = run("schema", "infer", folder / "credit.parquet", "--exclude", "credit", "--levels", 10)
     assert Schema.from_toml(printed.stdout).feature("amount").steps <= 22

@@ -1,4 +1,4 @@
-"""The engine's contracts: plans and jobs travel to other processes, and rows that are kept there give the same."""
+"""The engine's contracts: plans and jobs travel to other processes, and rows held there give the same values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _scanned(codes: Any, plan: bytes) -> Vector:
 
 
 class Elsewhere:
-    """Rows in two other processes, half of them each: what a shard would be."""
+    """Rows in two other processes, half of them in each, as shards would hold them."""
 
     def __init__(self, codes: Any, pool: ProcessPoolExecutor) -> None:
         self._parts, self._pool = np.array_split(codes, 2), pool
@@ -48,7 +48,7 @@ class Elsewhere:
         return self.begin(plan)()
 
     def host(self, plan: Plan, job: Job[T]) -> Party[list[T]]:
-        """Play the job over each half, in step: here one after the other, since neither waits for the other."""
+        """Play the job over one half, then over the other: neither waits for the other."""
         values, results, first = self.scan(plan), [], 0
         for part in self._parts:
             results.append((yield from job(values[first : first + len(part)], first)))
@@ -72,7 +72,7 @@ def test_rows_in_other_processes_give_the_same_answer(name: str) -> None:
 
 @dataclass(frozen=True)
 class Total:
-    """A job: send how large the values are in all, and return where they begin."""
+    """A job that sends the sum of the values, and returns the number of the first row."""
 
     to: int
 

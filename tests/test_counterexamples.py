@@ -1,4 +1,4 @@
-"""The paper's worked example, and every counter-example of the protocol: what goes wrong, and that we refuse it."""
+"""The paper's worked example, and every counter-example of the protocol: it goes wrong, and we refuse it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_spare_servers_cancel_a_mask(pads: int, recovered: bool) -> None:
     coefficients = [rng.integers(0, field.q, 50) if t < pads else np.zeros(50, dtype=np.int64) for t in range(2)]
     common = FixedCommon([c.tolist() for c in coefficients], rng.integers(0, 100, 50).tolist())
     assert reveal.masked
-    # inconsistent shares: sum c_n Q_n = (1, 11), so that the answers add up to -2 (y_1 + 11 y_2), which spells the row
+    # inconsistent shares: sum c_n Q_n = (1, 11), so that the answers add up to -2 (y_1 + 11 y_2), which tells the row
     queries = [np.array(Q) for Q in ([1, 11], [0, 0], [0, 0])]
     answers = [scheme.answer(n, rows, Q, common) for n, Q in enumerate(queries, start=1)]
     value = field.mul(cancel_mask(answers, queries, field), pow(-2, -1, field.q))
@@ -147,7 +147,7 @@ def test_spare_servers_cancel_a_mask(pads: int, recovered: bool) -> None:
 
 
 def crafted_question_reads_rows(scheme: Scheme, rows: Vector) -> int:
-    """One question in base 2(R + 1) far outside [0:R]^d; the cost then spells the row out, digit by digit."""
+    """One question in base 2(R + 1), far outside [0:R]^d; the digits of the cost are then the codes of the row."""
     field, d, R = Field(scheme.field.q), scheme.form.d, max(scheme.form.largest)
     room = 4 * d * R * R + 400
     base = [room * (R + 1) ** j % field.q for j in range(d)]

@@ -117,7 +117,7 @@ def test_a_model_a_function_or_a_column_says_who_is_accepted() -> None:
     assert by_model.digest == by_function.digest == by_column.digest == by_number.digest
     assert by_model.counts.accepted == int(predicted.sum())
     swapped = LogisticRegression().fit(frame[["b", "a"]], truth)
-    Database.build(frame, schema, swapped)  # columns go to the model as it knows them
+    Database.build(frame, schema, swapped)  # the model gets its columns under the names and in the order that it knows
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_truncated_or_padded_bundle_is_refused_with_the_reason(tmp_path: Path)
 
 
 def test_a_writer_killed_half_way_leaves_the_old_bundle_whole(tmp_path: Path) -> None:
-    """The process dies at every stage of writing: before the rename the old file stands, never half of a new one."""
+    """Whenever the process dies while writing, the file is the old one or the new one, never half of it."""
     path = tmp_path / "bundle"
     old = Database.build(FRAME, SCHEMA, accepted=ACCEPTED)
     old.save(path)
@@ -285,7 +285,7 @@ def test_a_record_from_a_lying_server_is_refused() -> None:
 
 
 def forge(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Write a bundle whose manifest says something else, under a digest that fits: no secret is needed for that."""
+    """Write a bundle with a changed manifest and the digest that fits it, which takes no secret."""
     Database.build(FRAME, SCHEMA, accepted=ACCEPTED, record="cell").save(path)
     whole = path.read_bytes()
     start = whole.index(b"\n") + 9

@@ -1,4 +1,4 @@
-"""The scan, against Python integers, for every size of code, coefficient and field."""
+"""Scans, compared with Python integers, for every size of code, coefficient and field."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def blocks(codes: Any, threads: int = 1) -> Blocks:
     extreme=st.integers(0, 3),
 )
 def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int, extreme: int) -> None:
-    """The fast way against the plain one, with elements at random, all largest, about the middle, or zero."""
+    """The fast way and the plain way agree, for elements at random, all largest, in the middle, or zero."""
     field, rng = Field(smallest_prime_above(2**bits)), np.random.default_rng(seed)
     codes = rng.integers(0, largest + 1, (M, d)).astype(np.min_scalar_type(largest))
     codes[0], codes[-1] = largest, 0
@@ -104,7 +104,7 @@ def test_blocks_give_the_same(seed: int, M: int, d: int, largest: int, bits: int
 
 @pytest.mark.parametrize(("bits", "d"), [(36, 1023), (36, 2000), (36, 3000), (30, 5000), (26, 5001), (12, 8000)])
 def test_blocks_with_very_many_features(bits: int, d: int) -> None:
-    """Sums of products as large as they get, below and above what 64 bits hold."""
+    """Sums of products are as large as possible, some below and some above what 64 bits hold."""
     field, rng = Field(smallest_prime_above(2**bits)), np.random.default_rng(d)
     codes = rng.integers(0, 256, (130, d)).astype(np.uint8)
     codes[0], codes[1] = 0, 255
@@ -117,7 +117,7 @@ def test_blocks_with_very_many_features(bits: int, d: int) -> None:
 @pytest.mark.parametrize("vectors", VECTORS)
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
 def test_tables_of_the_largest_entries_there_are(vectors: bool, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums that 64 bits hold three of, one of, or many."""
+    """Besides a value, 64 bits hold the sum of many entries, of three, or of only one."""
     monkeypatch.setattr(scans, "VECTORS", vectors)
     codes = np.full((130, 21), np.iinfo(kind).max if kind == np.uint8 else 300, dtype=kind)
     for bits in (31, 32, 33, 48, 49, 56, 57, 60, 61, 62):
@@ -139,7 +139,7 @@ def test_processors_without_vectors_give_the_same(vectors: bool, monkeypatch: py
 
 
 def test_codes_take_no_more_bytes_than_they_need() -> None:
-    """A feature that could have many levels, and has few in these rows: bytes, and tables cut to what they reach."""
+    """A feature may have many levels, but few occur in these rows: codes take one byte, and tables are cut to match."""
     rng, field = np.random.default_rng(6), Field(10_007)
     codes, tables = rng.integers(0, 256, (300, 5)).astype(np.uint16), [rng.integers(0, field.q, 1000) for _ in range(5)]
     assert blocks(codes).data.dtype == np.uint8
@@ -150,7 +150,7 @@ def test_codes_take_no_more_bytes_than_they_need() -> None:
 
 
 def test_scans_asked_for_meanwhile_are_done_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty questions at once: the first is begun alone, those that wait for it are scanned with each other."""
+    """Of forty questions at once the first is scanned alone; those that wait for it are scanned together."""
     rng, field = np.random.default_rng(4), Field(10_007)
     codes = rng.integers(0, 16, (20_000, 6)).astype(np.uint8)
     laid, batches, together = blocks(codes, threads=2), list[int](), Blocks._together
@@ -241,7 +241,7 @@ def test_damaged_code_is_not_used_nor_such_as_others_could_have_put_there(tmp_pa
         if path.is_dir():
             path.chmod(0o755)
     scan_elsewhere(NUMBA_CACHE_DIR=str(folder))
-    assert trace.exists()  # the control: what is kept by oneself is read, and what is wrong with it done without
+    assert trace.exists()  # the control: a cache of our own is read; a damaged one is not used
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Every form × reveal × number of servers returns a row of least cost, against a plain argmin."""
+"""Every form × reveal × number of servers returns a row of least cost, compared with a plain argmin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVERS = [(form, servers) for form in FORMS for servers in (2, 3, 4) if (form, 
 def test_returns_a_row_of_least_cost(form: str, servers: int, case: Case, shuffle: bool) -> None:
     costs = case.plain(form)
     gap = nearest_gap(costs)
-    widest = 7 if gap == UNLIMITED else gap  # exact for this very question
+    widest = 7 if gap == UNLIMITED else gap  # exact for this question
     for reveal in OPENED:
         d_min = widest if REVEALS[reveal].masked else 1
         with warnings.catch_warnings():

@@ -32,6 +32,7 @@ from counterveil.errors import (
     MissingValue,
     NotOffered,
     OutOfRange,
+    Tampered,
     UnknownName,
     UnknownValue,
     WrongShape,
@@ -121,9 +122,10 @@ def test_a_lying_server_learns_nothing_from_what_happens_next(monkeypatch: pytes
 
     monkeypatch.setattr(Subsets, "answer", tampering)
     bank = local(Database.build(ROWS, SCHEMA, lambda _: [True, True], record="cell"), k=2)
-    with pytest.raises(WrongShape, match="record: got level"):
+    asked.clear()  # of what the servers rehearsed
+    with pytest.raises(Tampered, match="record: got level"):
         bank.ask(PERSON)
-    assert asked == [(1, 0), (2, 0), (1, 1), (2, 1)]
+    assert asked == [(1, 1), (2, 1), (1, 2), (2, 2)]  # records are numbered from 1, as over HTTP
 
 
 def test_every_question_has_a_ticket_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,10 +139,13 @@ def test_every_question_has_a_ticket_of_its_own(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Scheme, "common", common)
     bank = local(Database.build(ROWS, SCHEMA, lambda _: [True, True]))
+    assert set(tickets) == {None}  # what servers rehearse with is no ticket's, and is not sent
+    tickets.clear()
     for _ in range(3):
         bank.ask(PERSON)
     assert None not in tickets
-    assert len(tickets) == len(set(tickets)) == 3
+    assert len(set(tickets)) == 3
+    assert len(tickets) == 2 * 3  # at each of two servers once
 
 
 def test_a_persons_own_value_is_said_as_it_is() -> None:

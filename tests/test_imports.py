@@ -1,4 +1,4 @@
-"""What is loaded: a program pays for what it uses, and not for servers, figures or compilers that it does not."""
+"""A program loads only the modules that it uses: no servers, figures or compilers that it does not need."""
 
 from __future__ import annotations
 

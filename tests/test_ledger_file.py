@@ -349,7 +349,7 @@ def test_the_command_that_makes_a_backup(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     assert found.output == (
         f"{tmp_path / 'copy'}: a backup of 1 requests. To restore it, give all servers a new common key first: "
-        "it refuses the ones it knows.\n"
+        "the backup refuses the keys that it knows.\n"
     )
     with closing(Ledger(tmp_path / "copy", 1)) as restored:
         assert restored.count() == 1

@@ -1,4 +1,4 @@
-"""Machine code that is kept on disk is run as it is read: it is read only where nobody else could have written it."""
+"""Machine code that is cached on disk is executed. So it is read only where nobody else could have written it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(script: Path, cache: Path, umask: int = 0o022) -> None:
-    """Run the program in a process of its own; it must say the right thing, whatever is kept."""
+    """Run the program in a process of its own; it must print the right result, whatever the cache holds."""
     ran = subprocess.run(
         [sys.executable, str(script)],
         env=os.environ | {"NUMBA_CACHE_DIR": str(cache)},
@@ -54,7 +54,7 @@ def run(script: Path, cache: Path, umask: int = 0o022) -> None:
 
 def test_a_folder_of_our_own_is_ours(folder: Path) -> None:
     assert machine_code._is_ours(str(folder))
-    assert not machine_code._is_ours(os.path.relpath(folder))  # that is another when the process moves elsewhere
+    assert not machine_code._is_ours(os.path.relpath(folder))  # a relative path can come to mean another folder
     assert machine_code._is_ours(f"{folder}/../../between/./kept//")
     for path in folder.iterdir():
         path.unlink()
@@ -121,7 +121,7 @@ def test_what_a_stranger_owns_is_not_ours(
     assert machine_code._is_ours(str(link))
     if os.getuid() == 0:
         os.chown(owned, STRANGER, -1, follow_symlinks=False)
-    else:  # who may not give things away is the stranger
+    else:  # we may not change the owner, so pretend to be somebody else
         monkeypatch.setattr(os, "getuid", lambda: STRANGER)
     assert not machine_code._is_ours(str(link))
 
@@ -157,4 +157,4 @@ def test_planted_code_is_not_run_where_a_group_could_have_planted_it(tmp_path: P
     run(script, cache, umask=0o002)
     assert not trace.exists()
     run(script, cache)
-    assert trace.exists()  # the control: what is kept by oneself is read, and what is wrong with it done without
+    assert trace.exists()  # the control: a cache of our own is read; a damaged one is not used

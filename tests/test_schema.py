@@ -79,7 +79,7 @@ def test_inferred_ranges_are_rounded_outwards(numbers: list[float], most: int) -
         assert isinstance(f, Boolean)
         return
     assert isinstance(f, Numeric)
-    slack = 1e-9 * (f.high - f.low)  # what `codes` forgives too: 5e-324 below zero is zero
+    slack = 1e-9 * (f.high - f.low)  # `codes` has the same tolerance: 5e-324 below zero is zero
     assert f.low - slack <= min(numbers)
     assert max(numbers) <= f.high + slack
     assert 1 <= f.steps <= 2 * most + 2
@@ -408,7 +408,7 @@ FORGED: list[tuple[str, list[dict[str, Any]], str]] = [
     ),
     ("many levels together", LARGE, "levels: got 16842495 in all features, expected at most 16777216"),
 ]
-IN_PYTHON_ALONE: list[tuple[str, list[dict[str, Any]], str]] = [  # JavaScript's numbers are all of 64 bits
+IN_PYTHON_ALONE: list[tuple[str, list[dict[str, Any]], str]] = [  # JavaScript has only 64-bit floats
     ("a mad that is infinite", [{**A, "mad": math.inf}], "mad: got inf, expected a number above 0"),
     ("a high beyond words", [{**A, "high": 10**400}], "high: got Number out of range"),
     (
@@ -475,7 +475,7 @@ def test_infer_takes_long_text_for_free_text() -> None:
 def test_the_page_refuses_the_same_schemas() -> None:
     web = files("counterveil") / "applicant" / "web"
     source = "".join((web / name).read_text("utf-8") for name in ("constants.js", "schema.js"))
-    alone = re.sub(r"^import .*\n", "", source, flags=re.M)  # such a module has no neighbours
+    alone = re.sub(r"^import .*\n", "", source, flags=re.M)  # run alone, the module has nothing to import
     module = "data:text/javascript;base64," + base64.b64encode(alone.encode()).decode()
     strange = [
         ("another kind", [{**YES, "kind": "constructor"}], ""),
@@ -492,7 +492,7 @@ def test_the_page_refuses_the_same_schemas() -> None:
         Schema.infer(FRAME).to_builtins()["feature"],
         german_credit()[1].to_builtins()["feature"],
     ]
-    forged = [case for case in FORGED + strange if case[0] != "levels beyond words"]  # no JSON
+    forged = [case for case in FORGED + strange if case[0] != "levels beyond words"]  # JSON cannot hold it
     with chromium() as browser:
         said = new_page(browser).evaluate(
             """async ([module, schemas]) => {

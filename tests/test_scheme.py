@@ -29,7 +29,7 @@ from databases import Case, cases
 
 SYMBOLS: dict[
     str, tuple[int, Callable[[int, int], int]]
-] = {  # `PCR_baseline_thm`, `PCR_diff_thm`, `PCR_mask_thm`, `pcr_weighted_thm`, and ours
+] = {  # the paper's `PCR_baseline_thm`, `PCR_diff_thm`, `PCR_mask_thm`, `pcr_weighted_thm`; and ours
     "baseline": (2, lambda d, M: 2 * (d + M)),
     "diff": (2, lambda d, M: 2 * (d + M - 1)),
     "mask": (2, lambda d, M: 2 * (d + M)),

@@ -1,4 +1,4 @@
-"""Sealed: always a nearest row, and to the applicant nothing else; gates against a literal reading of the paper."""
+"""Sealed reveals: the applicant gets a nearest row and nothing else; gates compute what the paper's figure says."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def slot_in_the_clear(gates: literal.Clear, u: Vector, v: Vector, k: int) -> int
 
 
 def formula(M: int, k: int) -> int:
-    """k - 1 to add each; at level l, of n still in, ⌊n/2⌋ matches of 2k + l; the final passes no cost on."""
+    """Count AND gates: k - 1 to add each row's shares; 2k + l for each match at level l, but k less for the final."""
     total, n, level = M * (k - 1), M, 0
     while n > 1:
         total += n // 2 * (2 * k + level)
@@ -238,7 +238,7 @@ def test_tampered_answers_give_a_position_and_never_a_crash() -> None:
 
 
 def simulated(bits: int, count: int, position: int, record: bytes | None) -> list[Any]:
-    """What two servers might have sent, made from the result alone: noise, and decoding bits that lead to it."""
+    """Answers that two servers might have sent, made from the result alone: noise, and bits that decode to it."""
     rng = np.random.default_rng(int.from_bytes(new_key(), "little"))
 
     def noise(size: int) -> Any:
@@ -281,12 +281,12 @@ def simulated(bits: int, count: int, position: int, record: bytes | None) -> lis
 
 
 def features(scheme: Scheme, answers: list[Any], revealed: Vector, position: int) -> Any:
-    """All that the applicant holds, as bits: both answers, pairs of their bits, what is revealed, costs made of it."""
+    """All that the applicant has, as bits: both answers, pairs of their bits, what is revealed, and costs from that."""
     raw = [
         np.frombuffer(a.astype("<i8" if a.dtype == np.int64 else a.dtype).tobytes(), dtype=np.uint8) for a in answers
     ]
     each = [np.unpackbits(part, bitorder="little") for part in raw]
-    marks = np.concatenate([bits[:: 8 * LABEL][:20] for bits in each])  # in sealed answers: the colours of labels
+    marks = np.concatenate([bits[:: 8 * LABEL][:20] for bits in each])  # in sealed answers, the colours of labels
     pairs = np.array([marks[a] ^ marks[b] for a, b in combinations(range(len(marks)), 2)], dtype=np.uint8)
     shown = np.append(revealed, position)
     if isinstance(scheme.reveal, Opened):
@@ -296,7 +296,7 @@ def features(scheme: Scheme, answers: list[Any], revealed: Vector, position: int
 
 
 def told_apart(first: list[Any], second: list[Any]) -> bool:
-    """Whether any bit comes up more often in one of two samples: one in a million by chance, all bits together."""
+    """Whether some bit is set more often in one of two samples. By chance that happens one time in a million."""
     a, b = (np.stack(sample).mean(axis=0) for sample in (first, second))
     n = len(first)
     both = (a + b) / 2
@@ -322,7 +322,7 @@ def sample(scheme: Scheme, rows: Any, count: int = 250) -> list[Any]:
     "name", ["distances", "differences", "masked", "masked_differences", "sealed", "sealed_record"]
 )
 def test_only_sealed_answers_could_come_from_a_simulator(name: str) -> None:
-    """The same tests on all: two databases with one nearest row are told apart by every other reveal's transcript."""
+    """Sealed transcripts look the same for two databases with one nearest row; those of all other reveals differ."""
     scheme = make_scheme(f"table/{name}", largest=15, d=1, cap=15, shuffle=True, d_min=2 if "masked" in name else 1)
     ours = sample(scheme, A)
     if "sealed" not in name:
@@ -356,7 +356,7 @@ def test_those_tests_see_a_colour_that_is_the_bit(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another control: as protocol.md has it, the position alone would tell of ties; with r it is uniform."""
+    """Another control: without r the position would tell of ties; with r it is uniform."""
     scheme = make_scheme("table/sealed", largest=3, d=1, cap=3)
     rows = np.array([[0], [0], [1]])
 
@@ -367,7 +367,7 @@ def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (np.abs(counted() - 0.25) < 0.11).all()
     monkeypatch.setattr(Garbled, "_blind", lambda *_: 0)
     biased = counted()
-    assert biased[0] > 0.55  # of two equal ones the first, in whatever order
+    assert biased[0] > 0.55  # of two equal costs the first slot wins, in every order
     assert biased[3] == 0
 
 
@@ -376,7 +376,7 @@ def test_without_r_ties_bias_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_neither_side_holds_the_answer_whole(ahead: int) -> None:
-    """One server is faster than the other: what waits is little, and nobody waits for ever."""
+    """If one server is faster than the other, little has to be held meanwhile, and nobody waits for ever."""
     M, rng = 40_000, np.random.default_rng(2)
     data = {"x0": rng.integers(0, 16, M), "x1": rng.integers(0, 4000, M), "ok": np.ones(M, dtype=bool)}
     features = (Numeric(name="x0", low=0, high=15, step=1), Numeric(name="x1", low=0, high=3999, step=1))
@@ -417,7 +417,7 @@ class _Zero:
 
 
 def test_answers_do_not_depend_on_anything_but_the_ticket() -> None:
-    """What a server sends is a function of key, digest, ticket and query: a restarted one sends the same."""
+    """What a server sends is a function of key, digest, ticket and query. So a server that restarts sends the same."""
     scheme = make_scheme("table/sealed", largest=4, d=2)
     rows, key = np.random.default_rng(3).integers(0, 5, (50, 2)), new_key()
     query = scheme.query(Question([1, 1]), _Zero())[0]

@@ -168,10 +168,7 @@ def test_a_connection_that_breaks_in_the_middle_of_an_answer(scheme: str, tmp_pa
             assert (
                 came[-1][0]
                 == came[-1][1]
-                == sum(
-                    client.deployment.scheme.sent(n, len(database.codes), service.database.served.shape[1])
-                    for n in (1, 2)
-                )
+                == sum(client.deployment.scheme.requests(Size(database.rows, service.database.served.shape[1]))[0].down)
             )
         for relay in relays:
             relay.close()
@@ -466,7 +463,7 @@ def test_logs_hold_no_secrets(credit: Service, people: list[dict[str, Any]]) -> 
         for entry in process.entries():
             assert set(entry) <= {
                 "time", "level", "event", "path", "status", "code", "ms", "bytes_in", "bytes_out",
-                "server", "of", "service", "scheme", "gives", "rows", "tickets", "digest",
+                "server", "of", "service", "scheme", "gives", "lasts", "rows", "tickets", "digest",
             }  # fmt: skip
 
 

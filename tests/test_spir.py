@@ -70,7 +70,7 @@ def test_rate_is_one_less_one_over_n(servers: int) -> None:
 @pytest.mark.parametrize("servers", [3, 4, 8])
 @pytest.mark.parametrize("length", [24, 100, 187])
 def test_parts_of_different_records_are_worthless(servers: int, length: int) -> None:
-    """A cheating applicant may take each part from another package; what opens is neither record."""
+    """A cheating applicant may take each part from another package. The parts then open to neither record."""
     records = random_records(2, length)
     packages = package_all(records, new_key())
     spir = make_spir(servers=servers, collusion=1, length=length + 32)

@@ -1,4 +1,4 @@
-"""The tests themselves: what they share stands in modules of its own, and the quick ones cover the package."""
+"""The tests themselves: shared code has modules of its own, and the quick tests cover every package."""
 
 from __future__ import annotations
 

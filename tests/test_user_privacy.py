@@ -1,4 +1,4 @@
-"""User privacy, enumerated: over all pads a server's view is the same counter for every question."""
+"""User privacy, enumerated: counted over all pads, a server sees the same for every question."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) f
 
 
 def questions(scheme: Scheme) -> Iterator[Question]:
-    """Every question there is for this scheme."""
+    """Every possible question of this scheme."""
     form = scheme.form
     if form.name == "table":
         entries = [list(product(range(form.bound // form.d + 1), repeat=R + 1)) for R in form.largest]
@@ -70,7 +70,7 @@ def test_all_servers_together_do_tell_questions_apart(name: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_so_it_is_with_every_form_that_is_registered(form: str) -> None:
-    """On the example that the form brings; a form without one fails here."""
+    """The example that the form provides is private. A form without an example fails here."""
     example = FORMS[form].example()
     for reveal in ("distances", "sealed") if example.form.additive else ("distances",):
         scheme = tiny(example.form, reveal)

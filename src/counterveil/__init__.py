@@ -1,4 +1,4 @@
-"""Counterveil: the nearest accepted row, for a person who tells no server anything.
+"""Counterveil finds the accepted row nearest to a person, and no server learns their values or preferences.
 
 >>> import counterveil
 >>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], largest=20, scheme="diff").index
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PUBLIC = {  # where each public name is; the imports above tell type checkers the same, and a test compares the two
+_PUBLIC = {  # where each public name is defined; the imports above say the same to type checkers (a test compares)
     "CATALOGUE": "schemes.scheme:CATALOGUE",
     "FORMS": "schemes.forms:FORMS",
     "REVEALS": "schemes.reveals:REVEALS",
@@ -93,7 +93,7 @@ _PUBLIC = {  # where each public name is; the imports above tell type checkers t
 }
 __all__ = list(_PUBLIC)
 
-_MOVED = {  # modules under their names of 0.1: they still import, with a warning
+_MOVED = {  # old module names, of release 0.1, and the new ones; old names still import, with a warning
     "advice": "research.advice",
     "agreement": "terms.agreement",
     "app": "service.app",
@@ -125,7 +125,7 @@ _MOVED = {  # modules under their names of 0.1: they still import, with a warnin
 
 
 class _Moved:
-    """Finds modules under their old names: the same module object, and a warning that says the new name."""
+    """An import finder for old module names: it returns the module of the new name, and warns."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         package, _, module = name.rpartition(".")
@@ -139,7 +139,7 @@ class _Moved:
         return module
 
     def exec_module(self, module: Any) -> None:
-        """Keep the module as it is: it was run under its new name."""
+        """Restore the module's own spec. Nothing is run: the module ran when it was imported under its new name."""
         module.__spec__ = module.__spec__.loader_state
 
 

@@ -1,14 +1,14 @@
 """Every error Counterveil raises on purpose, and the warnings it gives.
 
     CounterveilError
-    ├── Refused                a server's reason not to answer, by its code
-    ├── ServerFault            a server that cannot be reached, or breaks the protocol: it is named
-    ├── Disagreement           servers that do not say the same of themselves
-    ├── Tampered               what came back contradicts itself or its signature: not shown
-    ├── Stalled                parties that wait for each other: their script is wrong
-    └── InvalidInput (also a ValueError)   what was given cannot be used
+    ├── Refused                a server does not answer, and says why
+    ├── ServerFault            a server cannot be reached or breaks the protocol; the error names it
+    ├── Disagreement           servers whose public statements contradict each other
+    ├── Tampered               an answer contradicts itself or its signature, and is not shown
+    ├── Stalled                parties wait for each other: a protocol has a mistake
+    └── InvalidInput (also a ValueError)   an input cannot be used
         ├── WrongType          not integers, not bytes
-        ├── MissingValue       a NaN, or None, where a number must be
+        ├── MissingValue       a NaN or None where a number is needed
         ├── WrongShape         wrong length, wrong number of dimensions
         ├── OutOfRange         a number outside its public range
         ├── EmptyDatabase      no rows
@@ -20,20 +20,20 @@
         ├── UnknownValue       a category that the schema does not list
         ├── InvalidSchema      a schema file that does not make sense
         ├── InvalidBundle      a bundle that is truncated, altered or of another version
-        ├── InvalidData        a data file that is missing, or another one
-        ├── InvalidLedger      a ledger that is missing, another server's, or no ledger
-        ├── Malformed          bytes that are no message, or the wrong one
+        ├── InvalidData        a data file that is missing, or has other content than expected
+        ├── InvalidLedger      a ledger that is missing, belongs to another server, or is no ledger
+        ├── Malformed          bytes that are not a message, or not the expected one
         ├── InvalidKey         a key file that is missing or holds something else
         ├── InvalidTerms       a terms file that is missing, altered, or for other servers
         ├── TooManyLiars       more answers contradict each other than can be corrected
         ├── NotOffered         a preference that this deployment's form cannot take
-        ├── BrokenPlugin       a package that brings a form, and the form cannot be used
+        ├── BrokenPlugin       an installed package provides a form that cannot be used
         └── MissingPackage     an optional package that is not installed
 
     CounterveilWarning (a UserWarning)
     ├── NoMask                 a masked reveal with d_min = 1 hides nothing
     ├── OversizedField         q is not the smallest prime that works
-    └── Unbound                it cannot be noted which ledger a common key is used with
+    └── Unbound                no note can be written of which ledger a common key is used with
 
 Each error says what it got and what it expected, in that order, and is raised before any work is done.
 """
@@ -58,7 +58,7 @@ class Refused(CounterveilError):
 class ServerFault(CounterveilError):
     """A server that cannot be reached, does not answer in time, or breaks the protocol.
 
-    `server` is its address; `code` is why it refused, if it did.
+    `server` is its address. `code` is its reason for refusing, or None if it did not refuse.
     """
 
     def __init__(self, server: str, problem: str, code: str | None = None) -> None:
@@ -67,19 +67,19 @@ class ServerFault(CounterveilError):
 
 
 class Disagreement(CounterveilError):
-    """Servers whose manifests, digests, keys or numbers do not go together. Nothing was asked."""
+    """Servers whose manifests, digests, keys or numbers do not match each other. Nothing was asked."""
 
 
 class Tampered(CounterveilError):
-    """An answer that was altered, on its way or at a server. It is not shown, and no server learns of it."""
+    """An answer that was altered, on its way or at a server. It is not shown, and no server learns of that."""
 
 
 class Stalled(CounterveilError):
-    """Parties that all wait for each other, or leave messages behind: a mistake in a protocol. It names who waits."""
+    """Parties that all wait for each other, or leave messages untaken, by a mistake in a protocol. It names them."""
 
 
 class InvalidInput(CounterveilError, ValueError):
-    """Something given cannot be used: ``what: got …, expected …``, or ``what[row]: …`` where one row is at fault."""
+    """An input cannot be used: ``what: got …, expected …``, or ``what[row]: …`` if one row is wrong."""
 
     def __init__(self, what: str, *, got: object, expected: object, row: int | None = None) -> None:
         self.place = what if row is None else f"{what}[{row}]"
@@ -87,7 +87,7 @@ class InvalidInput(CounterveilError, ValueError):
         self.what, self.row, self.got, self.expected = what, row, got, expected
 
     def at(self, where: str, row: int | None = None) -> Self:
-        """Return the same error, said of another place."""
+        """Return the same error about another place."""
         return type(self)(where, got=self.got, expected=self.expected, row=row)
 
     @classmethod
@@ -101,7 +101,7 @@ class WrongType(InvalidInput):
 
 
 class MissingValue(InvalidInput):
-    """A NaN or None where a number must be."""
+    """A NaN or None where a number is needed."""
 
 
 class WrongShape(InvalidInput):
@@ -153,7 +153,7 @@ class InvalidData(InvalidInput):
 
 
 class InvalidLedger(InvalidInput):
-    """A ledger that is missing, there already, of another server, or not a ledger."""
+    """A ledger that is missing, exists already, belongs to another server, or is not a ledger."""
 
 
 class Malformed(InvalidInput):
@@ -161,15 +161,15 @@ class Malformed(InvalidInput):
 
 
 class InvalidKey(InvalidInput):
-    """A key file that is missing, there already, or holds something else."""
+    """A key file that is missing, exists already, or holds something else."""
 
 
 class InvalidTerms(InvalidInput):
-    """Terms that are missing, not signed by their issuer, or do not go with the bundle, keys or addresses given."""
+    """Terms that are missing, not signed by their issuer, or do not match the bundle, keys or addresses given."""
 
 
 class TooManyLiars(InvalidInput):
-    """Answers that contradict each other, and too many to say whose are wrong."""
+    """Answers that contradict each other, and so many of them that nobody can say which servers are wrong."""
 
 
 class NotOffered(InvalidInput):
@@ -177,15 +177,15 @@ class NotOffered(InvalidInput):
 
 
 class BrokenPlugin(InvalidInput):
-    """A form that an installed package brings and that does not import, or is no form of that name."""
+    """A form of an installed package that does not import, or that is not a form of that name."""
 
 
 class MissingPackage(InvalidInput):
-    """An optional package that is needed here and not installed."""
+    """An optional package that is needed here but is not installed."""
 
 
 class CounterveilWarning(UserWarning):
-    """Something allowed, but seldom what is wanted."""
+    """A choice that is allowed, but that people seldom want."""
 
 
 class NoMask(CounterveilWarning):
@@ -193,7 +193,7 @@ class NoMask(CounterveilWarning):
 
 
 class Unbound(CounterveilWarning):
-    """A common key beside which nothing can be written, so that a second ledger under it goes unnoticed."""
+    """A common key whose folder cannot be written. A second ledger under the same key would go unnoticed."""
 
 
 class OversizedField(CounterveilWarning):

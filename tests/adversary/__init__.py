@@ -1,1 +1,1 @@
-"""Tests that attack: each fails on what it was written against."""
+"""Tests that attack the system. Each fails on the version that it was written against."""

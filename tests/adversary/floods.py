@@ -1,7 +1,7 @@
-"""Floods against a real server, and what honest people notice: `python tests/adversary/floods.py [SECONDS [NAME…]]`.
+"""Flood a real server, and measure what honest people notice: `python tests/adversary/floods.py [SECONDS [NAME…]]`.
 
-Every attack comes from a process of its own, which opens a connection again as soon as the server closes it. Meanwhile
-somebody asks, one question after the other, and others look at /healthz and /v1/manifest over new connections.
+Every attack runs in its own process, which opens a connection again as soon as the server closes it. Meanwhile an
+applicant asks one question after the other, and others fetch /healthz and /v1/manifest over new connections.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def posted(body: bytes, path: str = "/v1/answer") -> bytes:
 
 
 def captured(service: Service, count: int) -> list[bytes]:
-    """Return requests with so many tickets, which server 1 answers as often as anybody sends them."""
+    """Return `count` requests, each with a ticket of its own. Server 1 answers each whenever it is sent again."""
     with service.client() as client:
         return [posted(some_query(client, service.ticket(client))) for _ in range(count)]
 
 
 async def _idle(port: int, said: bytes) -> None:
-    """Say something, and then nothing for ever; never read."""
+    """Send something, then nothing any more, and never read."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
     try:
         writer.write(said)
@@ -112,7 +112,7 @@ ATTACKS = [
 
 @contextmanager
 def attacked(name: str, port: int, requests: list[bytes]) -> Iterator[None]:
-    """Attack while this lasts."""
+    """Attack for as long as the context lasts."""
     if not name:
         yield
         return
@@ -152,7 +152,7 @@ class Seen:
 
 
 async def honest(service: Service, client: Client, tickets: list[Ticket], seconds: float) -> tuple[list[Seen], int]:
-    """Ask and look for so long; return what came of it, and the most memory that server 1 had."""
+    """Ask and fetch for some seconds; return what honest people saw, and server 1's peak memory."""
     seen, until, most = [Seen(), Seen(), Seen()], time.monotonic() + seconds, 0
 
     def ask() -> None:

@@ -1,7 +1,7 @@
-"""What the person does next is a message too: no text sends anybody to the issuer after an answer came (rule 10).
+"""What a person does after an answer tells something too: no text sends anybody to the issuer after one (rule 10).
 
-Broken in 2026-11: a lying server whose operator also issues tickets learned "row j is nearer" from who wanted another
-ticket after "the record was altered": 60 of 60 people. The page advised just that.
+Broken in 2026-11: the page advised people to get another ticket after "the record was altered". A lying server whose
+operator also issues tickets learned "row j is nearer" from who came for one, in 60 of 60 cases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Floods, small ones: whoever keeps the server waiting gives way, and nobody else is kept waiting for them."""
+"""Small floods: a client that keeps the server waiting loses its place, and nobody else has to wait for it."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_readiness_is_looked_at_once_for_all_who_ask(monkeypatch: pytest.MonkeyP
 
 
 async def _hello(scope: Any, receive: Any, send: Any) -> None:
-    """An application that answers at once, or without end, or when the body is there, or not at all."""
+    """An application that answers at once, or without end, or after the body, or not at all."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
     while scope["path"] == "/endless" and not (await _gone(receive)):
         await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
@@ -279,7 +279,7 @@ def test_tls_handshakes_are_counted_and_have_their_time(tmp_path: Path) -> None:
 
 
 class Stub:
-    """A server whose answers take until they are let go."""
+    """A server whose answers wait until the test lets them go."""
 
     longest = 1000
 
@@ -423,7 +423,7 @@ async def hold(places: Places, done: list[str], name: str, use: Callable[[Place]
 
 
 def test_who_stalls_gives_way_and_who_is_kept_waiting_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on only while somebody steady is waited for, so that a busy machine stalls nobody."""
+    """Its clock advances only while the server waits for a steady client, so a busy machine makes nobody stall."""
     done: list[str] = []
     now = 0.0
     monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: now))

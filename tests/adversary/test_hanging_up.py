@@ -1,8 +1,8 @@
-"""What a client does, and when, tells servers nothing: the order of events. `timing.py` measures the times themselves.
+"""The order of a client's actions tells servers nothing. `timing.py` measures the times themselves.
 
-Broken in 2026-11: the client explained its answer before it hung up, and skipped that where a check failed; a lying
-server told from one hang-up which of two rows is nearer (76 % right, AUC 0.84). A caught liar saw another set of
-servers named in the record step.
+Broken in 2026-11: the client explained its answer before it hung up, and skipped that if a check failed. A lying server
+could tell from one hang-up which of two rows is nearer (76 % right, AUC 0.84). A server that was caught lying could
+notice it, because the record step named another set of servers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from adversary.timing import OldOrder
 from counterveil.applicant import client, conversation, exchange, offer
 from counterveil.applicant.client import AsyncClient
 from counterveil.errors import Tampered
-from counterveil.schemes import fetch, scheme
+from counterveil.schemes import fetch
+from counterveil.schemes.protocols import Garbled, Padded
 from counterveil.terms import deployment, wire
 from deployed import PERSON, bump, deployed, garbage
 from service import numbers_database
@@ -51,8 +52,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, call)
 
-    noted(deployment.Deployment, "question", "compile")
-    noted(scheme.Scheme, "query", "share")
+    noted(client, "compile_question", "compile")
+    for protocol in (Padded, Garbled):
+        noted(protocol, "query", "share")
     noted(deployment.Deployment, "choose", "choose")
     for spir in (fetch.Subsets, fetch.Polynomials):
         noted(spir, "recover", "recover")
@@ -108,7 +110,7 @@ def test_nothing_of_the_question_happens_between_the_last_byte_and_the_end_of_th
 
 
 def test_the_old_order_is_caught(tmp_path: Path, events: list[str]) -> None:
-    """The control: with the explanation before the end of the connections the test above would fail."""
+    """The control: if the client explained before it closes the connections, the test above would fail."""
     with deployed(tmp_path, numbers_database(30, 3), 2, scheme="table/differences") as made:
         old = OldOrder(terms=made.issued)
         old.person = PERSON
@@ -127,7 +129,7 @@ def test_the_step_is_at_least_twice_what_is_computed(tmp_path: Path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("liar", [None, 0, 2])
 def test_a_caught_liar_sees_sets_as_any_server_does(liar: int | None, tmp_path: Path) -> None:
-    """Four servers, one may lie: whatever it did, a server sees every set of three that it is in equally often."""
+    """Four servers, of which one may lie: every server sees each set of three that includes it equally often."""
     seen: list[list[tuple[int, ...]]] = [[] for _ in range(4)]
     with deployed(tmp_path, numbers_database(20, 2), 4, robust=1, scheme="table/differences") as made:
         for n, server in enumerate(made.servers):

@@ -1,7 +1,8 @@
-"""Whom one asks is the trust there is: copies of servers, other addresses, plain http, proxies, one server's word.
+"""Privacy rests on asking the right servers: copies of servers, other addresses, plain http, proxies, false claims.
 
-Broken in 2026-11: operator 1 holds the bundle and the common key, so its copy of server 2 had server 2's manifest byte
-for byte (20 of 20 people read); a ticket was minted from one server's word; `ask` sent both shares over plain http.
+Broken in 2026-11: operator 1 has the bundle and the common key, so it could run a copy of server 2 with the same
+manifest, and read the questions of 20 of 20 people. A ticket was minted from what one server claimed. `ask` sent both
+shares over plain http.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def made(tmp_path: Path) -> Any:
 
 
 def asked(made: Deployed) -> list[str]:
-    """What was asked of the true servers, manifests aside."""
+    """Return the requests that the true servers got, except for manifests."""
     return [path for seen in made.seen for _, path, _ in seen if path != "/v1/manifest"]
 
 
@@ -53,7 +54,7 @@ def test_a_copy_of_a_server_needs_its_key(made: Deployed, tmp_path: Path) -> Non
 
 
 def test_a_copied_manifest_at_another_address_is_refused(made: Deployed) -> None:
-    """A copy that repeats server 2's manifest, byte for byte, at an address of its own."""
+    """A copy of server 2 repeats its manifest, byte for byte, at another address."""
     copy = serving(made.servers[1])
     with pytest.raises(Disagreement, match=f"the terms say that this server is at {made.urls[1]}"):
         Client([made.urls[0], copy])
@@ -74,7 +75,7 @@ def test_a_manifest_that_its_server_did_not_sign_is_refused(made: Deployed) -> N
 
 
 def test_terms_and_addresses_need_the_issuers_signature(made: Deployed) -> None:
-    """A server, or whoever has both servers' keys, cannot change the terms or where servers are."""
+    """A server, or somebody with both servers' keys, cannot change the terms or the servers' addresses."""
     for change in ({"addresses": (made.urls[1], made.urls[0])}, {"signature": "0" * 128}):
         issued = msgspec.structs.replace(made.issued, **change)
         for server, own in zip(made.servers, made.own, strict=True):
@@ -89,7 +90,7 @@ def test_terms_and_addresses_need_the_issuers_signature(made: Deployed) -> None:
 def test_an_institution_that_runs_both_servers_is_seen_by_who_has_an_operators_key(
     made: Deployed, tmp_path: Path
 ) -> None:
-    """The issuer can name keys of its own for all servers: only a key from elsewhere tells."""
+    """The issuer can name its own keys for all servers; only a key from an operator shows that."""
     operator = made.own[1].public
     fake = [SigningKey(), SigningKey()]
     terms = make_terms(made.database, made.deployment, keys=[key.public for key in fake], service="tests")
@@ -114,7 +115,7 @@ def test_an_institution_that_runs_both_servers_is_seen_by_who_has_an_operators_k
 
 
 def test_a_ticket_that_leaves_the_pinned_operator_out_is_refused(tmp_path: Path) -> None:
-    """Three servers: a pin on one that gets no share protects nobody."""
+    """Three servers: trusting the key of a server that gets no share protects nobody."""
     with (
         deployed(tmp_path, numbers_database(30, 3), 3, scheme="table/differences") as made,
         Client(made.urls, operators=[made.own[2].public]) as client,
@@ -214,7 +215,7 @@ def test_no_proxy_sees_plain_http(made: Deployed, monkeypatch: pytest.MonkeyPatc
 
 
 def test_tickets_come_from_the_institutions_own_terms(tmp_path: Path, made: Deployed) -> None:
-    """A lying server had tickets minted for another deployment; there is no way to name a server any more."""
+    """A lying server could have tickets minted for another deployment; `ticket issue` takes no server's address now."""
     assert cli("ticket", "issue", "--key", "x", "--server", made.urls[0]).returncode == 2
     written = json.loads(wire.encode_terms(made.issued))
     changes: list[dict[str, Any]] = [{"terms": written["terms"].replace('"k":1', '"k":9')}]
@@ -227,7 +228,7 @@ def test_tickets_come_from_the_institutions_own_terms(tmp_path: Path, made: Depl
 
 @pytest.mark.parametrize("url", ["HTTPS://one.example", "Https://ONE.example:443/", "https://one.example"])
 def test_an_address_has_one_form_and_its_certificate_is_always_checked(url: str) -> None:
-    """In capitals it had switched the check off: a man in the middle read everything."""
+    """An address in capitals switched the check off, so that a man in the middle could read everything."""
     made = AsyncClient([url, "https://two.example"])
     assert made.urls[0] == "https://one.example"
     assert isinstance(made.verify, ssl.SSLContext)
@@ -264,7 +265,7 @@ def test_a_relay_on_another_machine_needs_https_too() -> None:
 
 
 def test_the_step_is_calibrated_with_the_most_preferences_there_are(made: Deployed) -> None:
-    """Thousands of values of one's own took longer to compile than the step."""
+    """Thousands of costs for single values took longer to compile than the step."""
     wishes = offer._most_wishes(made.deployment)
     assert len(wishes.costs) == len(wishes.forbidden) == 3
     assert all(len(values) == 21 for values in wishes.costs.values())

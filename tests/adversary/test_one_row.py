@@ -1,7 +1,7 @@
 """One ticket gives one row, whatever is asked: mixtures of records, rotated keys, other terms, replayed tickets.
 
-Broken in 2026-11: where records were not packaged, one ticket gave several rows (a record and x⁴ times another come
-back in separate nibbles); with a new common key and the same ledger, one ticket gave ten.
+Broken in 2026-11: records were not packaged, and one ticket gave several rows (a record and x⁴ times another came back
+in separate nibbles). With a new common key and the same ledger, one ticket gave ten.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def mixtures(made: Deployed, spir: Spir, pair: tuple[int, int], robust: int) -> list[bytes]:
-    """Ask for mixtures of two records in every way that a cheat has; return what comes back, one ticket each."""
+    """Ask for mixtures of two records in every way that a cheat can; return what comes back, one ticket each."""
     count = len(made.database.codes)
     among = tuple(range(1, spir.servers + 1))
     made_up: list[list[bytes]] = []
@@ -98,7 +98,7 @@ def test_a_mixture_of_records_is_worth_nothing(kind: str, tmp_path: Path) -> Non
 
 
 def test_the_control_unpackaged_records_come_apart() -> None:
-    """With bare records of small numbers the same mixture gives both: what the review did."""
+    """The control: records of small numbers that are not packaged can both be read from the same mixture."""
     generator = np.random.default_rng(3)
     a, b = generator.integers(0, 16, (2, 12), dtype=np.uint8)
     mixed = a ^ PRODUCTS[16, b]
@@ -108,7 +108,7 @@ def test_the_control_unpackaged_records_come_apart() -> None:
 
 @pytest.mark.parametrize("reveal", ["sealed", "differences"])
 def test_no_record_before_its_question_and_none_for_another(reveal: str, tmp_path: Path) -> None:
-    """A record first, then a made-up question, told a bit more; another server could burn the ticket."""
+    """A record before a made-up question gave a bit more than one row, and another server could use up the ticket."""
     with deployed(tmp_path, numbers_database(30, 3), 2, scheme=f"table/{reveal}") as made:
         ticket, first = made.ticket(), made.servers[0]
         positions = first.epoch.deployment.scheme.protocol.positions(30)
@@ -118,7 +118,7 @@ def test_no_record_before_its_question_and_none_for_another(reveal: str, tmp_pat
             first.record(wire.encode(record))
         assert refused.value.code == "question_first"
         made.ask_nothing(ticket, [1, 2])
-        with pytest.raises(Refused) as refused:  # from whoever has the ticket, and not the secret
+        with pytest.raises(Refused) as refused:  # from somebody who has the ticket, but not the secret
             first.record(wire.encode(_with(record, secret=new_key())))
         assert refused.value.code == "ticket_used"
         assert first.record(wire.encode(record)).whole()  # the applicant's own still works

@@ -1,7 +1,8 @@
-"""Servers that send requests, too: whatever one server asks of another, it learns nothing of the applicant (rule 13).
+"""A server that sends requests to another server learns nothing of the applicant (rule 13).
 
-Broken in 2026-11: server 2 holds the ticket and its own share, so a guess of the question gives it server 1's exact
-bytes. It posted them and read 200 or `ticket_used`: the true person out of 300, and the fetched position.
+Broken in 2026-11: server 2 has the ticket and its own share, so a guess of the question gives it server 1's exact
+bytes. It posted them, and the reply (200 or `ticket_used`) told whether the guess was right. It found the true person
+out of 300, and the fetched position.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def outcome(server: Server, request: wire.Request) -> str:
 @pytest.mark.parametrize("reveal", ["sealed", "differences", "distances"])
 @pytest.mark.parametrize("knows", [False, True])
 def test_a_server_that_guesses_the_question_cannot_try_its_guess(reveal: str, knows: bool, tmp_path: Path) -> None:
-    """Server 2 tries 300 people, one of whom asked; with the secret (the control) it finds them."""
+    """Server 2 tries 300 people, one of whom asked. In the control it knows the secret, and finds them."""
     rng = np.random.default_rng(4)
     people = [{f"x{j}": int(v) for j, v in enumerate(row)} for row in rng.integers(0, 21, (300, 3))]
     true, seen = 123, dict[tuple[int, str], wire.Request]()
@@ -93,7 +94,7 @@ def guessed(made: Deployed, person: dict[str, int], second: bytes) -> bytes:
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Two servers over F_3 with one feature of two levels, so that every pad can be played."""
+    """Two servers over F_3 with one feature of two levels, so that every pad can be tried."""
     small = make_scheme("table/distances", largest=1, d=1, cap=1)
     assert (small.field.q, small.symbols) == (3, 2)
 
@@ -163,7 +164,7 @@ def test_the_same_for_the_position_of_a_record(toy: Any, secret: bytes) -> None:
 
 
 def test_neither_secrets_nor_fingerprints_are_told(tmp_path: Path) -> None:
-    """Not in replies, not in the ledger's file but as a hash, not in what the operator sees."""
+    """It is not in replies, not in what the operator sees, and in the ledger's file only as a hash."""
     seen: list[tuple[wire.Request, wire.Reply]] = []
     with deployed(tmp_path, numbers_database(20, 3), 2) as made:
         with Client(made.urls, watch=lambda _, sent, got: seen.append((sent, got))) as client:

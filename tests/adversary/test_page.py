@@ -1,4 +1,4 @@
-"""The page among adversaries: links, clones, people on the way, pictures of the screen, and clocks."""
+"""Attacks on the page: links, copies of servers, people on the network path, pictures of the screen, and clocks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_single_file_asks_nobody_without_the_issuers_word(
 
 @pytest.mark.parametrize("clone", [0, 1])
 def test_a_clone_with_another_key_is_refused(browser: Browser, bank: Deployed, clone: int) -> None:
-    """It holds the bundle and the common key, and says all that the real one says; but it cannot sign that."""
+    """The copy has the bundle and the common key, and repeats what the real server says, but it cannot sign that."""
     server = bank.servers[clone]
     signature = SigningKey().sign("manifest", *server.manifest.signed()).hex()
     server.manifest = msgspec.structs.replace(server.manifest, signature=signature)
@@ -115,7 +115,7 @@ def test_a_clone_with_another_key_is_refused(browser: Browser, bank: Deployed, c
 
 
 def test_a_page_knows_whose_word_it_was_loaded_on(browser: Browser, tmp_path: Path) -> None:
-    """The server whose key is in the page must get a share, or that it does not collude helps nobody."""
+    """The server whose key is in the page must get a share; otherwise its honesty helps nobody."""
     with deployed(tmp_path, numbers_database(40, 3), 3) as made:
         for servers, expected in (([2, 3], "ticket_for_other_servers"), ([1, 3], None)):
             text = made.ticket(servers=servers).text()
@@ -231,7 +231,7 @@ SHOWN = """() => {
     ("scheme", "servers"), [("table/differences", 2), ("table/sealed", 2), ("table/differences", 3)]
 )
 def test_the_screen_shows_one_server_alone(browser: Browser, tmp_path: Path, scheme: str, servers: int) -> None:
-    """All text, all attributes, all pixels and the console: nothing of what the other servers got or answered."""
+    """All text, all attributes, all pixels and the console show nothing of what the other servers got or answered."""
     with deployed(tmp_path, numbers_database(200, 3), servers, scheme=scheme, collusion=servers - 1) as made:
         page = opened(browser, made.urls[0], [], ticket=made.ticket().text(), person=PERSON)
         exchanged: list[tuple[wire.Request, bytes]] = []
@@ -347,7 +347,7 @@ def test_choosing_takes_as_many_steps_whatever_the_costs(browser: Browser, bank:
 
 
 def test_the_step_is_twice_what_was_rehearsed(browser: Browser, bank: Deployed) -> None:
-    """On a clock that strikes 50 ms every time somebody looks."""
+    """The clock advances by 50 ms every time it is read."""
     page = opened(browser, bank.urls[0], [])
     step = page.evaluate(
         """async () => {
@@ -416,7 +416,7 @@ def test_answers_beyond_measure_are_refused_before_anything_is_drawn(
 
 
 def test_compiling_is_rehearsed_with_the_heaviest_wishes(browser: Browser, bank: Deployed) -> None:
-    """Every level's value is computed and none is shut out before; nothing that the page can say looks at more."""
+    """The rehearsal computes the value of every level, and no question that the page can ask computes more."""
     page = opened(browser, bank.urls[0], [])
     looked = page.evaluate(
         """async () => {

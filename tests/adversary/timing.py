@@ -1,9 +1,10 @@
-"""What the times of a client's messages tell a server that lies or measures: `python tests/adversary/timing.py [N]`.
+"""Measure what the times of a client's messages tell a server: `python tests/adversary/timing.py [N]`.
 
-For each of several secrets a relay beside server 1 records when messages come and connections end, for N questions a
-class, and the area under the ROC curve says how well one time tells the classes apart: 0.5 is by chance. Each has a
-control, the order of events as it was before 2026-11, with a third as many questions. Relay and servers are processes
-of their own. Times before and between messages get a third as many questions, the page a ninth: it is slowed down.
+For each of several secrets there are two classes of questions, N of each. A relay before server 1 records when messages
+arrive and connections end. The area under the ROC curve says how well one time tells the classes apart; 0.5 is chance.
+Each secret has a control: the order of events before 2026-11, with a third as many questions. Relay and servers run in
+their own processes. Times before and between messages get a third as many questions; the page, which is slowed down,
+gets a ninth.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ TOLERANCE = 0.05
 
 
 class OldOrder(AsyncClient):
-    """The client as it was: it checks and explains first, and hangs up then; and it never waits after compiling."""
+    """The old client: it checks and explains before it hangs up, and it does not wait after compiling."""
 
     async def _carry(self, conversation: Conversation, spending: Any = None) -> None:
         async with Connections(self) as lines:
@@ -57,6 +58,7 @@ class OldOrder(AsyncClient):
             lines.close.side_effect = lambda: setattr(lines, "_closed", True)
             await lines.carry(conversation)
             lines.close = closing  # type: ignore[method-assign]
+            lines._closed = False  # nothing was closed yet
             deployment = conversation.deployment
             own = deployment.schema.codes(self.person)
             _, costs = compile_question(deployment, own, Preferences.of(self.wishes))
@@ -69,7 +71,7 @@ class OldOrder(AsyncClient):
 
 
 class Hurried(AsyncClient):
-    """The client as it was: what it computes between messages shows in when the next one comes."""
+    """The old client: the time of the next message shows how long it computed."""
 
     def _accept(self, issued: Any) -> Offer:
         self._offer = super()._accept(issued)._replace(step=1e-6)
@@ -77,7 +79,7 @@ class Hurried(AsyncClient):
 
 
 def relay(target: str, pipe: Connection) -> None:
-    """Pass messages on, alter records when told, and tell when what happened; in a process of its own."""
+    """Pass messages on, alter records when told, and report the time of every event; it runs in its own process."""
     address = urlsplit(target)
     alter = False
 
@@ -161,7 +163,7 @@ class Listening:
 
 
 def auc(first: list[float], second: list[float]) -> float:
-    """Return how often a time of the second class is the longer of two; ties count half."""
+    """Return how often a time of the second class is longer than one of the first; ties count half."""
     both = np.concatenate([first, second])
     order = both.argsort(kind="stable")
     ranks = np.empty(both.size)
@@ -205,7 +207,7 @@ def counts(count: int) -> list[int]:
 
 
 def control(count: int) -> int:
-    """Return how many questions a control gets: a third will do."""
+    """Return how many questions a control gets: a third is enough."""
     return max(1, count // 3)
 
 
@@ -257,7 +259,7 @@ def in_the_page(folder: Path, count: int, advance: Callable[[], None]) -> tuple[
 def experiments(
     console: Console, folder: Path, count: int, advance: Callable[[], None]
 ) -> list[tuple[str, float, float]]:
-    """Run all of them; return what each measured: the client as it is, and the control."""
+    """Run all experiments; return what each measured for the client and for its control."""
     frame, schema = german_credit()
     credit = Database.build(frame, schema, accepted=("credit", "good"))
     bad = frame.filter(frame["credit"] == "bad")
@@ -321,7 +323,7 @@ def experiments(
 
 
 def main(count: int) -> None:
-    """Measure, print, and fail where a time tells something, or where a control is not told apart."""
+    """Measure and print; fail if a time tells the classes apart, or if a control's time does not."""
     console = Console()
     with tempfile.TemporaryDirectory() as name, Progress(transient=True) as bar:
         task = bar.add_task("asking", total=2 * sum(n + control(n) for n in counts(count)))

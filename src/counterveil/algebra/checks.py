@@ -1,4 +1,4 @@
-"""Checks of what comes in: integers of the right shape in the right range, or one typed error."""
+"""Check inputs: accept integers of the right shape and range, or raise one typed error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def flag(what: str, value: object) -> bool:
 
 
 def listed(what: str, values: object, expected: str) -> list[Any]:
-    """Accept a sequence of things, whatever they are; text, bytes, mappings and generators are not one."""
+    """Accept a sequence or an array of anything; refuse text, bytes, mappings and generators."""
     wrong = isinstance(values, str | bytes | bytearray) or (isinstance(values, np.ndarray) and not values.ndim)
     if wrong or not isinstance(values, Sequence | np.ndarray):
         raise WrongType(what, got=type(values).__name__, expected=expected)
@@ -37,9 +37,9 @@ def listed(what: str, values: object, expected: str) -> list[Any]:
 
 
 def integers(what: str, values: object, shape: tuple[int | None, ...]) -> Integers:
-    """Accept an integer array of that shape, None standing for any length.
+    """Accept an integer array of this shape, where None stands for any length.
 
-    Floats, NaN, None, masked entries, booleans and ragged lists are refused: they are not codes.
+    Floats, NaN, None, masked entries, booleans and ragged lists are refused, because they are not codes.
     """
     array = _array(what, values)
     if array.ndim != len(shape) or any(b is not None and a != b for a, b in zip(array.shape, shape, strict=True)):
@@ -88,7 +88,7 @@ def in_range(what: str, values: Integers, low: int, high: int | Sequence[int] | 
 
 
 def renamed(old: str, new: str, given: Any, parameters: dict[str, Any]) -> Any:
-    """Return what was given under the new name, or, with a warning, what `parameters` has under the old one."""
+    """Return the value given under the new name, or take it from `parameters` under the old name, with a warning."""
     if old not in parameters:
         return given
     warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=3)

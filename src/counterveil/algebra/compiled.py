@@ -1,4 +1,4 @@
-"""Functions in machine code, by numba, which comes with the server extra."""
+"""Compile functions to machine code with numba, which the `server` extra installs."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from typing import Any
 
 _DAMAGE = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError, KeyError, ValueError)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_MOST_LINKS = 40  # on the way to a folder, as Linux has it
+_MOST_LINKS = 40  # symbolic links on one path; Linux has the same limit
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as machine code that lets other threads run, kept on disk for the next time where it can be.
+    """Return the function as machine code that lets other threads run, cached on disk where that is safe.
 
-    Without numba this is an ImportError. The function must do the same when it is called again, in case what was kept
-    turns out to be damaged.
+    Without numba this raises ImportError. The function must give the same result when it is called twice: if the cached
+    code turns out to be damaged, the call is repeated with newly compiled code.
 
-    Security: what is kept is run, so it is kept and read only where nobody but this user (or root) may write: neither
-    the folder, nor a folder on the way to it, nor a file in it.
+    Security: cached code is executed. So it is used only where nobody but this user (or root) can change the cache
+    folder, a folder above it, or a file in it.
     """
     numba = importlib.import_module("numba")
-    afresh = numba.njit(nogil=True)(function)
+    fresh = numba.njit(nogil=True)(function)
     try:
-        kept = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no folder to keep it in
-        return afresh  # type: ignore[no-any-return]
-    usable = hasattr(kept, "stats") and _writes_for_itself() and _is_ours(kept.stats.cache_path)
+        cached = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # numba found no folder for its cache
+        return fresh  # type: ignore[no-any-return]
+    usable = hasattr(cached, "stats") and _writes_for_itself() and _is_ours(cached.stats.cache_path)
 
     def call(*arguments: Any) -> Any:
         nonlocal usable
         if usable:
             try:
-                return kept(*arguments)
-            except _DAMAGE:  # of what was kept, or the disk is full
+                return cached(*arguments)
+            except _DAMAGE:  # the cached code is damaged, or the disk is full
                 usable = False
-        return afresh(*arguments)
+        return fresh(*arguments)
 
     return call
 
 
 def _writes_for_itself() -> bool:
-    """Tell whether files that this process makes can be written by its user alone."""
+    """Tell whether only this user can write to the files that this process creates."""
     if not hasattr(os, "getuid"):
         return True
-    mask = os.umask(0o077)  # the one way to read it is to set it
+    mask = os.umask(0o077)  # the umask can only be read by setting it
     os.umask(mask)
     return mask & _OTHERS_WRITE == _OTHERS_WRITE
 
 
 def _is_ours(folder: str) -> bool:
-    """Tell whether nobody but this user (or root) can change the folder, the way to it, or a file in it.
+    """Tell whether only this user (or root) can change the folder, a folder above it, or a file in it.
 
-    Links are followed one at a time: whoever can change one of them decides what is read.
+    Symbolic links are followed one at a time, and each is checked: whoever can change a link decides what is read.
     """
     if not hasattr(os, "getuid"):
         return True
-    if not os.path.isabs(folder):  # another one when the process moves elsewhere
+    if not os.path.isabs(folder):  # it means another folder once the process changes its own
         return False
-    here, ahead, links = os.sep, folder.split(os.sep)[::-1], 0
+    here, remaining, links = os.sep, folder.split(os.sep)[::-1], 0
     try:
-        while ahead:
-            part = ahead.pop()
+        while remaining:
+            part = remaining.pop()
             if part in ("", ".", ".."):
                 here = os.path.dirname(here) if part == ".." else here
                 continue
@@ -81,7 +81,7 @@ def _is_ours(folder: str) -> bool:
             if links > _MOST_LINKS:
                 return False
             here = os.sep if os.path.isabs(target) else here
-            ahead += target.split(os.sep)[::-1]
+            remaining += target.split(os.sep)[::-1]
         with os.scandir(here) as entries:
             return _only_we_write(os.lstat(here)) and all(map(_is_our_file, entries))
     except OSError:
@@ -91,13 +91,13 @@ def _is_ours(folder: str) -> bool:
 def _is_our_file(entry: os.DirEntry[str]) -> bool:
     try:
         about = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:  # another process of ours has put it in its place
+    except FileNotFoundError:  # another process of ours has just renamed it
         return True
     return stat.S_ISREG(about.st_mode) and _only_we_write(about)
 
 
 def _only_we_write(about: os.stat_result, *, sticky: bool = False) -> bool:
-    """Tell whether others cannot write; with `sticky`, they may, to a folder where they cannot rename what is ours."""
+    """Tell whether only we can write. With `sticky`, accept a folder in which others can write but not rename ours."""
     shared = about.st_mode & _OTHERS_WRITE and not (sticky and about.st_mode & stat.S_ISVTX)
     return _we_own(about) and not shared
 
@@ -120,10 +120,10 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 def pays(size: int, worthwhile: int) -> bool:
-    """Tell whether there is enough work: with less, NumPy is done before numba has been imported, if it is not yet."""
+    """Tell whether machine code pays: numba is imported already, or the work takes longer than importing it."""
     return size >= worthwhile or "numba" in sys.modules
 
 
 def where_it_pays(function: Callable[..., Any], size: int, worthwhile: int) -> Any:
-    """Return the function as machine code, or None where there is no numba or too little work."""
+    """Return the function as machine code, or None if numba is missing or there is too little work."""
     return _compiled(function) if pays(size, worthwhile) else None

@@ -1,7 +1,7 @@
 """Vectors of integers mod q: over the prime field F_q for any prime q < 2^62, and over the ring Z_2^k.
 
-A vector is an int64 array with entries in [0:q-1]. Products in the field go through float64 estimates of the quotient
-and exact wrapping int64 remainders, so no entry ever needs more than 64 bits.
+A vector is an int64 array with entries in [0:q-1]. A product in the field is reduced by a float64 estimate of the
+quotient and an exact int64 remainder, which may wrap on the way. So no entry ever needs more than 64 bits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..errors import InvalidAlphas, InvalidField
 from . import checks
 from .arrays import Vector
 
-LIMIT = 2**62
-_LIMB = 31
+LIMIT = 2**62  # q is below it, so that the sum of two elements fits an int64
+_LIMB = 31  # bits of a factor that are multiplied at a time
 
 
 class Arithmetic(Protocol):
@@ -82,7 +82,7 @@ class Residues(ABC):
         return (self.q - 1).bit_length()
 
     def packed(self, count: int) -> int:
-        """Return how many bytes so many symbols take on the wire."""
+        """Return how many bytes `count` symbols take on the wire."""
         return -(-self.bits * count // 8)
 
     def vector(self, values: Iterable[int]) -> Vector:
@@ -90,7 +90,7 @@ class Residues(ABC):
         return np.array([int(v) % self.q for v in values], dtype=np.int64)
 
     def check(self, what: str, values: object, length: int) -> Vector:
-        """Accept a vector from someone else, or refuse it: integers in [0:q-1], exactly `length` of them."""
+        """Accept a vector from somebody else if it is exactly `length` integers in [0:q-1]; refuse it otherwise."""
         array = checks.integers(what, values, (length,))
         checks.in_range(what, array, 0, self.q - 1)
         return array.astype(np.int64, copy=False)
@@ -105,7 +105,7 @@ class Residues(ABC):
 
     @abstractmethod
     def mul(self, a: Vector, b: ArrayLike) -> Vector:
-        """Return a * b, b a vector or one element."""
+        """Return a * b, where b is a vector or one element."""
 
     def sum(self, a: Vector) -> int:
         """Return the sum of the entries."""
@@ -117,12 +117,12 @@ class Residues(ABC):
 
     @abstractmethod
     def check_alphas(self, alphas: Sequence[int]) -> tuple[int, ...]:
-        """Refuse evaluation points that will not do."""
+        """Refuse evaluation points that cannot be used; return them as integers."""
 
 
 @dataclass(frozen=True)
 class Ring(Residues):
-    """The ring Z_2^k, in which shares are added and not interpolated; alphas only tell servers apart.
+    """The ring Z_2^k, in which shares add up to the secret; nothing is interpolated, and alphas only name servers.
 
     >>> Ring.of_bits(3).add(np.array([5, 6]), 4)
     array([1, 2])
@@ -148,7 +148,7 @@ class Ring(Residues):
         return (a - b) & (self.q - 1)
 
     def mul(self, a: Vector, b: ArrayLike) -> Vector:
-        """Return a * b; products wrap at 2^64, which 2^k divides."""
+        """Return a * b. Products may wrap at 2^64: 2^k divides 2^64, so the result mod 2^k is right."""
         return (a * np.asarray(b, dtype=np.int64)) & (self.q - 1)
 
     def check_alphas(self, alphas: Sequence[int]) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ class Field(Residues):
         return self._settle(a - b)
 
     def mul(self, a: Vector, b: ArrayLike) -> Vector:
-        """Return a * b, b a vector or one element; 31 bits of b at a time."""
+        """Return a * b, where b is a vector or one element; if q is large, by 31 bits of b at a time."""
         factor = np.asarray(b, dtype=np.int64)
         if self.q <= 1 << _LIMB:
             return a * factor % self.q
@@ -194,14 +194,14 @@ class Field(Residues):
     def _times(self, a: Vector, m: NDArray[np.int64] | np.int64) -> Vector:
         """Return a * m for 0 <= m <= 2^31.
 
-        The quotient is below 2^31, so its float64 estimate is off by at most one; the remainder of that estimate lies
-        in [-q, 2q), which int64 holds although the products themselves wrap.
+        The quotient is below 2^31, so its float64 estimate is wrong by at most one. The remainder of that estimate lies
+        in [-q, 2q), which an int64 holds although the products themselves wrap.
         """
         quotient = np.floor(a * (m / float(self.q))).astype(np.int64)
         return self._settle(self._settle(a * m - quotient * self.q) - self.q)
 
     def _settle(self, a: Vector) -> Vector:
-        """Bring entries from [-q, q) into [0, q), in place; those from [q, 2q) stay."""
+        """Add q to negative entries, in place: [-q, q) becomes [0, q), and [q, 2q) stays."""
         a += (a >> 63) & self.q
         return a
 

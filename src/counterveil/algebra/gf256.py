@@ -45,12 +45,12 @@ class GF256:
         return a ^ b
 
     def mul(self, a: Vector, b: ArrayLike) -> Vector:
-        """Return a * b, b a vector or one element."""
+        """Return a * b, where b is a vector or one element."""
         products: Bytes = PRODUCTS[a, np.asarray(b)]
         return products.astype(np.int64)
 
     def check_alphas(self, alphas: Sequence[int]) -> tuple[int, ...]:
-        """Refuse alphas that coincide or are zero or are not bytes."""
+        """Refuse alphas that coincide, are zero, or are not bytes."""
         if any(not 0 <= a < self.q for a in alphas):
             raise InvalidAlphas("alphas", got=list(alphas), expected="bytes 1..255")
         return check_points(alphas, self.q)

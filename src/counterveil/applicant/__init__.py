@@ -1,1 +1,1 @@
-"""The applicant's side: one conversation with all servers, and what the answer means."""
+"""The applicant's side: one conversation with all servers, and an explanation of the answer."""

@@ -1,6 +1,6 @@
-"""From a person and what they prefer to the question that is asked.
+"""Turn a person's codes and preferences into the question that is asked.
 
-Security: private to the applicant. What a question looks like from outside does not depend on it.
+Security: private to the applicant. Servers see only shares of the question, whose size and distribution are public.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ _NONE = Preferences()
 
 
 def compile_question(deployment: Deployment, own: Vector, preferences: Preferences) -> tuple[Question, Costs]:
-    """Return the question that a person with these codes asks, and the costs that explain its answer.
+    """Return the question of a person with these codes, and the costs from which its answer is explained.
 
-    Security: both are private to the applicant. The question's shape is the same whatever they prefer.
+    It refuses preferences that the deployment's form of the question does not offer.
+
+    Security: both are private to the applicant. The question's shape does not depend on the preferences.
     """
     form = deployment.scheme.form
     for given in PREFERENCES:

@@ -1,4 +1,4 @@
-"""The applicant's side of the network: asks all servers at once, over connections that tell them nothing more."""
+"""The applicant's client: it checks the terms, asks all servers at once over HTTP, and explains the answer."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ T = TypeVar("T")
 class AsyncClient:
     """Asks N servers of one deployment; `async with AsyncClient(urls) as client: await client.ask(person, …)`.
 
-    Connections are opened for a question and closed before anything that came back is looked at.
+    Connections are opened for one question, and closed before the client processes the last answers.
 
     Parameters
     ----------
     servers : the servers' addresses, in any order; by default those in the terms.
-    terms : a terms file, or what was read from one. With it, a question is checked and compiled before any connection;
-        without it, the terms come from the servers, who then see that somebody looked.
+    terms : a terms file, or what was read from one. With it, a question is checked and compiled before any connection.
+        Without it, the terms come from the servers, so they see that somebody asked for them.
     issuer : the public key that must have signed the terms, 32 bytes.
     operators : public keys of servers that must be among those asked, 32 bytes each, or their fingerprints, 16 bytes.
         Get at least one from its operator and not from the institution, which could otherwise run all the servers.
-    insecure : allow plain http to other machines. Whoever is on the way then reads the question.
+    insecure : allow plain http to other machines. Anybody on the network path can then read the question.
     timeout : seconds for a server to answer one request.
-    patience : seconds over which a request is sent again, the same bytes, when the connection breaks.
-    verify : as httpx2 has it: True, False, or an SSL context.
-    connect_to : where to connect to instead, by address: for relays, as curl's option of that name.
-    watch : called with each server, what was sent to it and what it answered, for those who want to see.
-    progress : called with how many bytes of the answers came, and how many there will be, where that is many.
+    patience : seconds for which the same request is sent again when its connection breaks.
+    verify : how to check TLS certificates, as in httpx2: True, False, or an SSL context.
+    connect_to : a server's address, to the address to connect to instead, for relays; like curl's `--connect-to`.
+    watch : called with each server, the message to it, and its reply.
+    progress : called with how many bytes of the answers have arrived, and how many there are, if answers are streamed.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class AsyncClient:
         self.targets = {url: others.get(url, url) for url in self.urls}
         self.verify = httpx2.create_ssl_context() if verify is True else verify
         self.traffic = {url: Traffic() for url in self.urls}
-        self.peers: list[Peer] = []  # as their manifests have them, once they were visited
+        self.peers: list[Peer] = []  # the servers, once their manifests were fetched
         self._pinned, self._offer, self._looked = issued is not None, None, None
         if issued is not None:
             self._accept(issued)
 
     _offer: Offer | None
-    _looked: float | None  # when the terms came from the servers, and nothing was asked since
+    _looked: float | None  # when the servers sent their terms, until the next question
 
     def _accept(self, issued: SignedTerms) -> Offer:
         if self._issuer is not None and issued.terms.issuer != self._issuer.hex():
@@ -105,7 +105,7 @@ class AsyncClient:
 
     @property
     def deployment(self) -> Deployment:
-        """What the terms describe; they are known from a file, or after `connect`."""
+        """The deployment that the terms describe. The terms come from a file, or from `connect`."""
         if self._offer is None:
             raise Disagreement("terms: got none yet, expected a terms file, or `connect` before this")
         return self._offer.deployment
@@ -121,7 +121,7 @@ class AsyncClient:
         """Do nothing: connections are closed after each question."""
 
     async def connect(self) -> tuple[list[Peer], Deployment]:
-        """Fetch all manifests and refuse servers that do not agree; the connections are closed again."""
+        """Fetch all manifests, refuse servers that do not agree, and close the connections."""
         if not self.peers:
             async with Connections(self) as lines:
                 await self._agree(lines)
@@ -141,7 +141,7 @@ class AsyncClient:
         return peers
 
     async def visit(self, url: str) -> Peer:
-        """Fetch one server's manifest, over a connection of its own."""
+        """Fetch one server's manifest, over a new connection."""
         async with Connections(self) as lines:
             return await lines.visit(url)
 
@@ -157,12 +157,12 @@ class AsyncClient:
         spending: Callable[[], None] | None = None,
         **more: Any,
     ) -> Explanation:
-        """Explain one rejection, as `Local.ask` does, with servers that learn nothing.
+        """Explain one rejection, as `Local.ask` does, with servers that learn nothing about it.
 
-        A ticket is needed unless the deployment is open. It is used up once the question is on its way; nothing here
-        ever asks for another by itself. `robust` is how many wrong answers to correct where the deployment is open;
-        otherwise the ticket says so. `spending` is called once, just before the first byte leaves that uses the ticket:
-        until then nothing is lost.
+        A ticket is needed unless the deployment is open. The question uses it up; the client never gets another ticket
+        by itself. `robust` is how many wrong answers to correct. It counts in an open deployment only; elsewhere the
+        ticket has that number. `spending` is called once, just before the question is sent: until then the ticket is
+        not used.
         """
         offer = await self._terms()
         deployment = offer.deployment
@@ -172,7 +172,7 @@ class AsyncClient:
         question, costs = compile_question(deployment, own, wishes)
         conversation = self._conversation(offer, self._ticket(offer, ticket, robust), question, spread=spread)
         await self._carry(conversation, spending)
-        # Every connection is closed: from here on nothing that happens can be seen by a server.
+        # Every connection is closed, so no server can notice what happens from here on.
         records = conversation.checked(costs)
         given = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
         found = explain(conversation.deployment, costs, given, records)
@@ -181,9 +181,9 @@ class AsyncClient:
     async def reveal(
         self, question: Question, *, ticket: Ticket | str | None = None, deployment: Deployment | None = None
     ) -> tuple[Seen, Record]:
-        """Return all that a question reveals, and the nearest record, for those who measure or attack their own.
+        """Return everything that a question reveals, and the nearest record, for measurements and attacks.
 
-        `deployment` may be one of one's own making, as a cheat's would be.
+        An attack may pass another `deployment` than the servers', as a cheating applicant would.
         """
         offer = await self._terms()
         conversation = self._conversation(offer, self._ticket(offer, ticket, 0), question, deployment=deployment)
@@ -191,7 +191,7 @@ class AsyncClient:
         return conversation.result(), conversation.signed()[0]
 
     async def _terms(self) -> Offer:
-        """Return the terms: from a file, or from the servers."""
+        """Return the checked terms, from a file or from the servers."""
         if self._offer is None:
             await self.connect()
         offer = self._offer
@@ -203,10 +203,10 @@ class AsyncClient:
         return Conversation(*args, progress=self._progress, watch=self._watch, **options)
 
     async def _carry(self, conversation: Conversation, spending: Callable[[], None] | None = None) -> None:
-        """Carry all messages of a question, then hang up."""
+        """Carry all messages of a question, then close the connections."""
         looked, self._looked = self._looked, None
         if looked is not None:
-            await settle(looked, conversation.offer.step)  # or the time since the manifests tells how long it computed
+            await settle(looked, conversation.offer.step)  # hides how long the question took to compile
         try:
             async with Connections(self) as lines:
                 conversation.meet(self.peers or await self._agree(lines))
@@ -214,13 +214,13 @@ class AsyncClient:
                     spending()
                 await lines.carry(conversation)
         except ServerFault as error:
-            if error.code in ("other_terms", "other_key"):  # look again before the next question
+            if error.code in ("other_terms", "other_key"):  # fetch the manifests again before the next question
                 self.peers = []
                 self._offer = self._offer if self._pinned else None
             raise
 
     def _ticket(self, offer: Offer, ticket: Ticket | str | None, robust: int) -> Ticket:
-        """Return the ticket to use, checked as far as it can be here."""
+        """Return the ticket to use, after the checks that need no server."""
         terms = offer.issued.terms
         if ticket is None:
             if terms.tickets != "open":
@@ -237,20 +237,20 @@ class AsyncClient:
     def _own_ticket(self, terms: Terms, deployment: Deployment, robust: int) -> Ticket:
         known = [peer.manifest.server for peer in self.peers] or range(1, terms.parameters.servers + 1)
         numbers = sorted(known)[: deployment.scheme.needed(robust)]
-        step = max(1, terms.window // 4)  # coarse: a clock to the second would tell one applicant from another
+        step = max(1, terms.window // 4)  # coarse, because the exact second could tell one applicant from another
         expires = (int(time.time()) + terms.window // 2) // step * step
         return tickets.mint(terms, numbers, expires=expires, k=deployment.k, robust=robust)
 
 
 def _address(given: Any, insecure: bool) -> str:
-    """Return an address in its one form; refuse what is none, and plain http to another machine."""
+    """Return an address as `canonical` writes it; refuse what is not an address, and plain http to other machines."""
     try:
         url = canonical(str(given))
     except Malformed:
         raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
     if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
         raise ServerFault(
-            url, "is plain http: whoever is on the way to both servers reads the question; expected https"
+            url, "is plain http: somebody on the way to both servers could read the question; expected https"
         )
     return url
 
@@ -264,7 +264,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Client:
-    """`AsyncClient` for those who do not wait: the same in a thread of its own, with the same parameters."""
+    """`AsyncClient` for code that is not asynchronous: it runs in its own thread and has the same parameters."""
 
     def __init__(self, servers: Sequence[str] | None = None, **options: Any) -> None:
         self._client = AsyncClient(servers, **options)
@@ -280,12 +280,12 @@ class Client:
 
     @property
     def peers(self) -> list[Peer]:
-        """The servers, as their manifests have them, once they were visited."""
+        """The servers, once their manifests were fetched."""
         return self._client.peers
 
     @property
     def deployment(self) -> Deployment:
-        """What the terms describe."""
+        """The deployment that the terms describe."""
         return self._client.deployment
 
     def ask(
@@ -295,7 +295,7 @@ class Client:
         return self._wait(self._client.ask(person, preferences, **options))
 
     def reveal(self, question: Question, **options: Any) -> tuple[Seen, Record]:
-        """Return all that a question reveals; see `AsyncClient.reveal`."""
+        """Return everything that a question reveals; see `AsyncClient.reveal`."""
         return self._wait(self._client.reveal(question, **options))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:

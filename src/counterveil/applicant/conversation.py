@@ -1,12 +1,13 @@
 """One conversation of an applicant with the servers: it decides every message, and does no input or output.
 
-A driver carries the messages: `client` over HTTP, `inprocess.bank` to servers in the same process, `web/` in a browser.
-It asks what is `todo`, tells what it `heard`, and gets the `result` when it has hung up.
+A driver carries the messages: `exchange` over HTTP, `inprocess.bank` to servers in the same process, `web/` in a
+browser. It tells the conversation whom it will `meet`, calls `todo` to learn what to send, and reports what it `heard`,
+which replies have `ended` and which requests `broke`. After "hang up" it closes all connections. Then `result` has what
+came of the question, and `checked` the records, if no server lied.
 
-Every question is the same to a server: one query, then k record queries, of sizes that the terms fix (rule 10). What
-depends on the question is computed before the first message, or between messages within a public step of time, or
-after the driver has hung up. What fails for a reason that may depend on the question is told to the person alone, at
-the very end.
+Every question looks the same to a server: one query, then k record queries, of sizes that the terms fix (rule 10). Work
+that depends on the question is done before the first message, between messages within a public step of time, or after
+hanging up. Errors that may depend on the question are raised after hanging up, so no server can notice them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from ..terms.wire import Reply, Request, Ticket
 from .offer import Offer
 from .replies import Incoming
 
-Progress = Callable[[int, int], None]  # bytes of answers that came, of so many
+Progress = Callable[[int, int], None]  # called with how many bytes of the answers have arrived, and how many there are
 Watch = Callable[[Peer, Request, Reply], None]
 
-_AHEAD = 1 << 20  # bytes of one answer that wait at most for the other
+_AHEAD = 1 << 20  # bytes: the most that one answer may be ahead of the others, where answers are streamed
 
 
 class Line(NamedTuple):
@@ -58,7 +59,7 @@ class Do:
 
 @dataclass(eq=False)
 class _Open:
-    """A request on its way."""
+    """A request that was sent, and the reply to it as far as it has arrived."""
 
     seat: int
     peer: Peer
@@ -67,13 +68,13 @@ class _Open:
 
 
 class Conversation:
-    """One question under one ticket.
+    """One question with one ticket.
 
     Parameters
     ----------
-    deployment : by default that of the offer; or one of one's own making, as a cheat's would be.
-    randomness : where pads and secrets come from; tests pass one that repeats itself.
-    watch : called with each server, what was sent to it and what it answered.
+    deployment : by default that of the offer. Attacks pass another one, as a cheating applicant would.
+    randomness : the source of pads and secrets; tests pass one that can be repeated.
+    watch : called with each server, the message to it, and its reply.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Conversation:
         progress: Progress | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """Compute all that can be before anybody is asked."""
+        """Compute everything that needs no answer, before anything is sent."""
         self.offer, self.ticket, self._progress, self._watch = offer, ticket, progress, watch
         claims, draw = ticket.claims, randomness or Fresh()
         made = deployment or offer.deployment
@@ -97,7 +98,7 @@ class Conversation:
             raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
         self.deployment, self.scheme = replace(made, k=claims.k), made.scheme.among(claims.servers, claims.robust)
         choose = partial(self.deployment.choose, spread=spread)
-        choose(np.zeros(1, dtype=np.int64))  # refuses a bad spread
+        choose(np.zeros(1, dtype=np.int64))  # raises for a wrong `spread` now, before anything is sent
         size = Size(offer.issued.terms.rows, self.deployment.record_bytes, claims.k)
         self._requests = self.scheme.requests(size)
         self._secrets = [draw.elements(256, KEY_BYTES).astype(np.uint8).tobytes() for _ in claims.servers]
@@ -111,7 +112,7 @@ class Conversation:
         self._play()
 
     def meet(self, peers: Sequence[Peer]) -> None:
-        """Learn who the servers are, before the first message."""
+        """Take the servers' manifests; the driver calls this before the first message."""
         by_number, asked = {peer.manifest.server: peer for peer in peers}, self.ticket.claims.servers
         if any(n not in by_number for n in asked):
             raise Disagreement(f"ticket: got one for servers {list(asked)}, expected the address of each")
@@ -120,9 +121,9 @@ class Conversation:
     # --- the driver's side ------------------------------------------------------------------------------------------
 
     def todo(self) -> Iterator[Do]:
-        """Say what to do now. When all of it is done, and every answer has come, ask again, until it says to hang up.
+        """Yield what the driver must do now. Call it again when all of that is done and every reply has ended.
 
-        If a request failed, that is raised here, after all others have come to their end.
+        The last call says to hang up. If a request failed, its error is raised here, when all other replies have ended.
         """
         if self._errors:
             raise self._errors[min(self._errors)]
@@ -132,9 +133,9 @@ class Conversation:
             yield Do("pause")
             yield Do("hang up")
             self._over = True
-            yield Do("pause")  # until the ends of the connections are on their way
+            yield Do("pause")  # so that the connections are closed before the last answers are processed
             return
-        if sent[0].request == 1:
+        if sent[0].request == 1:  # the only messages before which something was computed from answers
             yield Do("pause")
         for send in sent:
             yield self._begun(send)
@@ -147,36 +148,36 @@ class Conversation:
             return
         if line.request == 0 and self._requests[0].streams:
             self._received += len(fresh)
-            if not self._errors:  # else all replies are read to their ends, so that no server can tell
+            if not self._errors:  # after an error, replies are still read to their ends, so that no server notices
                 self._inbox.put(begun.seat, 0, np.frombuffer(fresh, dtype=np.uint8))
                 self._play()
             if self._progress is not None:
                 self._progress(self._received, sum(self._requests[0].down))
 
     def wants(self, line: Line) -> bool:
-        """Say whether more of a reply is of use now; if not, the driver lets the server wait."""
+        """Say whether the driver should read more of a reply now, or let the server wait."""
         seat, effect = self._open[line].seat, self._effect
         ours = isinstance(effect, Take) and effect.source == seat
         return bool(self._errors) or ours or self._inbox.size(seat, line.request) < _AHEAD
 
     def again(self, line: Line) -> None:
-        """Be told that a reply starts from its first byte: the same request was sent, perhaps once more."""
+        """Note that the request was sent, perhaps again, so the reply starts from its first byte."""
         self._open[line].incoming.begin()
 
     def taken(self, line: Line) -> int:
-        """Return how many bytes of the body of a reply are here."""
+        """Return how many bytes of a reply's body have arrived."""
         return self._open[line].incoming.taken
 
     def expected(self, line: Line) -> int:
-        """Return how many bytes the body of a reply has."""
+        """Return how many bytes a reply's body has in all."""
         return self._open[line].incoming.length
 
     def peer(self, line: Line) -> Peer:
-        """Return the server that a line leads to."""
+        """Return the server that a request goes to."""
         return self._open[line].peer
 
     def ended(self, line: Line) -> None:
-        """Be told that a reply has come to its end."""
+        """Note that a reply has ended; check it and hand it to the applicant's party."""
         begun, sizes = self._open[line], self._requests[line.request]
         body = begun.incoming.checked(begun.peer.name)
         if not (line.request == 0 and sizes.streams):
@@ -189,7 +190,7 @@ class Conversation:
             self._watch(begun.peer, begun.message, begun.incoming.reply(body))
 
     def broke(self, line: Line, why: Exception) -> None:
-        """Be told that a request failed, for good."""
+        """Note that a request failed and will not be sent again; `todo` raises the error."""
         self._errors[self._open[line].seat] = why
 
     # --- the party's side -------------------------------------------------------------------------------------------
@@ -202,7 +203,10 @@ class Conversation:
             return None
 
     def _play(self) -> None:
-        """Play the applicant as far as it goes without waiting. What comes last is looked at after hanging up."""
+        """Run the applicant's party until it must wait.
+
+        It gets the last answer only after hanging up, unless that is one that is read as it comes.
+        """
         while self._effect is not None:
             received = None
             if isinstance(self._effect, Send):
@@ -216,7 +220,7 @@ class Conversation:
             self._effect = self._next(received)
 
     def _begun(self, send: Send) -> Do:
-        """Return the message to a server, with that server's secret, so that no other could send it (rule 13)."""
+        """Return the message to a server. It carries a secret for that server, so nobody else can send it (rule 13)."""
         seat, claims = int(send.to), self.ticket.claims
         peer, sizes = self._peers[seat], self._requests[send.request]
         among = tuple(claims.servers[s] for s in send.among) or claims.servers
@@ -244,7 +248,7 @@ class Conversation:
     # --- when the driver has hung up --------------------------------------------------------------------------------
 
     def result(self) -> Seen:
-        """Return all that the question gave. It is to be called when every connection is closed."""
+        """Return everything that the question revealed. Call it when every connection is closed."""
         self._over = True
         self._play()
         if self._seen is None:
@@ -253,12 +257,12 @@ class Conversation:
 
     @property
     def liars(self) -> list[int]:
-        """Servers, by number, whose answers were corrected."""
+        """Numbers of the servers whose wrong answers were corrected."""
         honest = self.result().honest
         return [n for seat, n in enumerate(self.ticket.claims.servers) if seat not in honest]
 
     def signed(self, sign: Issuer | None = None) -> list[Record]:
-        """Read the records, if each is signed for this database. With `sign` they are signed now, by that key."""
+        """Read the records; refuse one without the signature of this database. With `sign`, sign them first."""
         terms = self.offer.issued.terms
         public, digest = bytes.fromhex(terms.issuer), bytes.fromhex(terms.database)
         records = []
@@ -275,7 +279,7 @@ class Conversation:
         return records
 
     def checked(self, costs: Costs, sign: Issuer | None = None) -> list[Record]:
-        """Read the records, if each is signed for this database and costs what the answers promised."""
+        """Read the records; refuse one that is not signed, or that does not have the cost that the answers gave."""
         seen = self.result()
         if not seen.positions:
             raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")

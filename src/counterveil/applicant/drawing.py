@@ -1,4 +1,4 @@
-"""An explanation drawn: for every change an arrow from where the applicant stands to what was accepted."""
+"""Draw an explanation: for every change an arrow from the applicant's value to the accepted value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import MissingPackage
 
 
 def draw(changes: Sequence[Any], title: str, ax: Any = None) -> Any:
-    """Draw changes as `explain` makes them, each on its own range, and return the axes; needs matplotlib."""
+    """Draw the changes of an explanation, each on its feature's range, and return the axes; needs matplotlib."""
     try:
         import matplotlib.pyplot as plt
     except ImportError:
@@ -30,7 +30,7 @@ def draw(changes: Sequence[Any], title: str, ax: Any = None) -> Any:
 
 
 def _draw(ax: Any, row: int, change: Any) -> None:
-    """Draw one change: a pale dot now, an arrow, a full dot after, the values beside them."""
+    """Draw one change: a hollow dot for the value now, an arrow, a full dot for the accepted value, and both values."""
     ends = [
         change.feature.codes([value], clamp=True)[0] / change.feature.largest for value in (change.before, change.after)
     ]

@@ -1,4 +1,4 @@
-"""A conversation over HTTP: connections for one question, and requests that are sent again."""
+"""Carry a conversation over HTTP: open connections for one question, and send a request again if one breaks."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ T = TypeVar("T")
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/2"}
 _RETRIED = (502, 503, 504)
 _TIMER = 0.003  # seconds by which a timer may be late
-_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a request is sent again, twice as long each time
-_SLOWEST = 1 << 17  # bytes a second that a long answer may be sent at
+_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a request is sent again; each pause is twice the one before
+_SLOWEST = 1 << 17  # bytes a second: a server must send a long answer at least this fast
 
 
 class Settings(Protocol):
-    """What a client says of its connections."""
+    """The settings of a client that its connections need."""
 
     timeout: float
     patience: float
     verify: Any
-    targets: dict[str, str]  # where to connect to, by address
+    targets: dict[str, str]  # a server's address, to the address to connect to
     traffic: dict[str, Traffic]
 
 
 class Connections:
-    """Connections to all servers, for one question; no cookies, so that beyond it a server cannot link two."""
+    """Connections to all servers, for one question. There are no cookies, so a server cannot link two questions."""
 
     def __init__(self, client: Settings) -> None:
         self._client, self.timeout, self.patience = client, client.timeout, client.patience
-        # A proxy sees what goes over plain http, the shares of all servers too: there is none for it.
+        # A proxy could read the shares of all servers over plain http, so plain http ignores proxy settings.
         self._http = {
             url: httpx2.AsyncClient(
                 base_url=target,
@@ -56,7 +56,8 @@ class Connections:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        if not self._closed:
+            await self.close()
 
     async def close(self) -> None:
         """Close every connection."""
@@ -84,7 +85,7 @@ class Connections:
         )
 
     async def carry(self, conversation: Conversation) -> None:
-        """Carry a conversation's messages until it says to hang up, and hang up."""
+        """Carry a conversation's messages until it says to hang up; then close every connection."""
         began = time.monotonic()
         while not self._closed:
             sent = []
@@ -100,10 +101,10 @@ class Connections:
             began = time.monotonic()
 
     async def _send(self, conversation: Conversation, do: Do) -> None:
-        """Send one message to one server, and tell the conversation what it answers."""
+        """Send one message to one server, and hand its reply to the conversation."""
         line, message = do.line, do.message
         if line is None or message is None:
-            raise AssertionError("a message goes to somebody")
+            raise AssertionError("a message to send must name its server")
         peer = conversation.peer(line)
         into = _Into(conversation, line, self._moved)
         path = wire.ANSWER_PATH if message.kind == "query" else wire.RECORD_PATH
@@ -112,17 +113,17 @@ class Connections:
             await self._request(peer.url, peer.name, "POST", path, wire.encode(message), most, into)
             conversation.ended(line)
         except Exception as error:
-            conversation.broke(line, error)  # raised by `todo`, when all others have come to their ends
+            conversation.broke(line, error)  # `todo` raises it when all other replies have ended
         async with self._moved:
             self._moved.notify_all()
 
     async def _request(
         self, url: str, name: str, method: str, path: str, body: bytes | None, most: int, into: _Into | None = None
     ) -> tuple[httpx2.Response, bytes]:
-        """Send a request; where the connection breaks send the same bytes again, until patience ends."""
+        """Send a request; if the connection breaks, send the same bytes again, for up to `patience` seconds."""
         began, pause = time.monotonic(), _PAUSE
         limit = self.timeout + most / _SLOWEST
-        until = began + limit + self.patience  # whatever happens
+        until = began + limit + self.patience  # the deadline of all attempts together
         while True:
             hopeless, taken = False, into.taken if into else 0
             try:
@@ -140,7 +141,7 @@ class Connections:
                 problem = f"{broke}: {str(error) or type(error).__name__}"
                 hopeless = not isinstance(error, httpx2.RequestError) or "CERTIFICATE" in problem
             if into is not None and into.taken > taken:
-                began, pause = time.monotonic(), _PAUSE  # it was getting on
+                began, pause = time.monotonic(), _PAUSE  # this attempt brought new bytes, so patience starts again
             now = time.monotonic()
             if hopeless or now - began + pause > self.patience or now + pause > until:
                 raise ServerFault(name, problem)
@@ -181,22 +182,22 @@ class Connections:
 
 
 class _Into:
-    """Hands the bytes of a reply to a conversation, no faster than it wants them."""
+    """Hands the bytes of a reply to a conversation, and waits while the conversation does not want more."""
 
     def __init__(self, conversation: Conversation, line: Line, moved: anyio.Condition) -> None:
         self._conversation, self._line, self._moved = conversation, line, moved
 
     def begin(self) -> None:
-        """Start from the first byte."""
+        """Note that the reply starts from its first byte."""
         self._conversation.again(self._line)
 
     @property
     def taken(self) -> int:
-        """How many bytes of the answer are here."""
+        """How many bytes of the reply's body have arrived."""
         return self._conversation.taken(self._line)
 
     async def take(self, data: bytes) -> None:
-        """Take the next bytes, and wait while the conversation needs those of another server first."""
+        """Take the next bytes; then wait while the conversation needs another server's bytes first."""
         self._conversation.heard(self._line, data)
         async with self._moved:
             self._moved.notify_all()
@@ -205,9 +206,10 @@ class _Into:
 
 
 async def settle(began: float, step: float) -> None:
-    """Wait for the next step of a public clock, so that no server can time what the applicant computed.
+    """Wait until a multiple of `step` after `began`, so that no server can measure how long the applicant computed.
 
-    The last moments are counted out: a timer rounds what is left up to a millisecond, which would tell when it was set.
+    A timer rounds its delay up to a millisecond, and the rounding would show when the timer was set. So the last
+    milliseconds pass in a loop.
     """
     until = began + step * (1 + (time.monotonic() - began) // step)
     await anyio.sleep(max(0.0, until - time.monotonic() - _TIMER))
@@ -216,7 +218,7 @@ async def settle(began: float, step: float) -> None:
 
 
 async def everyone(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Run all at once and wait for every one, so that no server can tell that another failed; then raise an error."""
+    """Run all calls at once and wait for all of them, so that no server notices that another failed; then raise."""
     results: dict[int, T] = {}
     errors: dict[int, Exception] = {}
 
@@ -243,7 +245,7 @@ def _refusal(content: bytes) -> tuple[str | None, str]:
 
 
 async def _metered(traffic: Traffic, event: str, info: dict[str, Any]) -> None:
-    """Count what goes through a connection from the moment it is open, above TLS where there is TLS."""
+    """Count the bytes of a connection from its start; where there is TLS, the bytes before encryption."""
     if event not in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
         return
     stream = info["return_value"]

@@ -1,4 +1,4 @@
-"""What the applicant gets: the changes that would have got them accepted, in their own units, or why there are none."""
+"""Explain the answer: the changes that would have led to acceptance, in the person's units, or why there are none."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Change:
     feature: Feature
     before: Value
     after: Value
-    direction: int  # 1 up, -1 down, 0 where values have no order
-    cost: float  # in changes across a whole range, at weight 1
-    share: float  # of the cost of all changes
+    direction: int  # 1 up, -1 down, 0 if the values have no order
+    cost: float  # 1 is the cost of a change across a whole range, at weight 1
+    share: float  # the part of the cost of all changes
 
     def text(self) -> str:
-        """Say it: "raise savings from 1,000 € to 5,000 €"."""
+        """Describe the change in words: "raise savings from 1,000 € to 5,000 €"."""
         verb = {1: "raise", -1: "lower", 0: "change"}[self.direction]
         before, after = self.feature.show(self.before), self.feature.show(self.after)
         return f"{verb} {self.feature.title} from {before} to {after}"
@@ -44,12 +44,12 @@ class Change:
 
 @dataclass(frozen=True, repr=False)
 class Counterfactual:
-    """The nearest accepted row, as changes from where the applicant stands; `others` are the next, where k > 1."""
+    """The nearest accepted row, as changes to the applicant's values; `others` are the next rows, if k > 1."""
 
     changes: tuple[Change, ...]  # the costliest first
     unchanged: tuple[Feature, ...]
-    values: dict[str, Value]  # the applicant with the changes made, at the schema's levels; every constraint holds
-    record: dict[str, Value]  # the record as it was fetched; where it is a row, within half a step of those
+    values: dict[str, Value]  # the applicant's values after the changes, at the schema's levels; every constraint holds
+    record: dict[str, Value]  # the record that was fetched; a row's values are within half a step of `values`
     cost: float
     others: tuple[Counterfactual, ...] = ()
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
@@ -60,7 +60,7 @@ class Counterfactual:
         return f"Counterfactual({len(self.changes)} changes, cost {self.cost:.4g})"
 
     def text(self) -> str:
-        """Say it in one sentence."""
+        """Describe all changes in one sentence."""
         if not self.changes:
             return "An accepted row has the same levels as yours in everything that counts."
         said = [change.text() for change in self.changes]
@@ -96,7 +96,7 @@ class Counterfactual:
         }
 
     def to_frame(self, backend: str | None = None) -> Any:
-        """Return the changes as a frame, one row for each: polars, pyarrow or pandas, as asked for or as installed."""
+        """Return the changes as a frame, one row a change. `backend` may be polars, pyarrow or pandas."""
         columns: dict[str, list[Any]] = {
             "feature": [c.feature.name for c in self.changes],
             "from": [c.feature.show(c.before) for c in self.changes],
@@ -120,7 +120,7 @@ class Counterfactual:
         return f"<p>{html.escape(self.text())}</p><table>{head}{rows}</table><p>Unchanged: {same}.</p>"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw before and after for every change, on its own range; needs matplotlib. Returns the axes."""
+        """Draw every change, from before to after, on its feature's range, and return the axes; needs matplotlib."""
         from .drawing import draw
 
         return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax)
@@ -128,23 +128,23 @@ class Counterfactual:
 
 @dataclass(frozen=True)
 class Advice:
-    """A feature whose constraints, relaxed alone, would let the nearest row through."""
+    """One feature whose constraints are all that keeps the nearest row from being a counterfactual."""
 
     feature: Feature
-    constraints: tuple[str, ...]  # those that the nearest row breaks
+    constraints: tuple[str, ...]  # the constraints that the nearest row breaks
 
     def text(self) -> str:
-        """Say it."""
+        """Describe the constraints in words."""
         return f"{self.feature.title} " + " and ".join(_WORDS[constraint] for constraint in self.constraints)
 
 
 @dataclass(frozen=True, repr=False)
 class NoCounterfactual:
-    """No accepted row satisfies the constraints. `advice` says which one to relax, where a single one would do."""
+    """No accepted row satisfies the constraints. `advice` names the feature to relax, if one feature is enough."""
 
     advice: tuple[Advice, ...]
-    violated: tuple[Feature, ...]  # whose constraints the nearest row breaks
-    hopeless: bool  # whether it is certain that no single one would do
+    violated: tuple[Feature, ...]  # the features whose constraints the nearest row breaks
+    hopeless: bool  # whether relaxing the constraints of one feature certainly does not help
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
 
     feasible = False
@@ -153,7 +153,7 @@ class NoCounterfactual:
         return f"NoCounterfactual(violated={[feature.name for feature in self.violated]})"
 
     def text(self) -> str:
-        """Say it, with what would help."""
+        """Say that no row satisfies the constraints, and what would help."""
         text = "No accepted row satisfies your constraints."
         if self.advice:
             return f"{text} Relaxing this one would help: {self.advice[0].text()}."
@@ -184,10 +184,11 @@ Explanation = Counterfactual | NoCounterfactual
 
 
 def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], records: Sequence[Record]) -> Explanation:
-    """Say what the fetched records mean to this person; feasibility is decided on their codes (rule 11).
+    """Explain the fetched records to this person; the records' codes decide what is feasible (rule 11).
 
-    If the nearest row breaks the constraints of one feature, relaxing those alone helps. If it breaks more, no single
-    one does where every forbidden change costs the same, since the least total then breaks the fewest.
+    If the nearest row breaks the constraints of one feature only, relaxing them helps. Suppose that it breaks those of
+    more features, and that every forbidden change costs the same. Then the nearest row breaks the fewest constraints of
+    all rows, so relaxing one feature cannot help.
     """
     features = {feature.name: feature for feature in costs.features}
     broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
@@ -196,11 +197,11 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     if found:
         first, *others = found
         return replace(first, others=tuple(others))
-    least = min(broken, key=len)
-    advice = [Advice(features[n], tuple(kinds)) for n, kinds in least.items()] if len(least) == 1 else []
+    fewest = min(broken, key=len)
+    advice = [Advice(features[n], tuple(kinds)) for n, kinds in fewest.items()] if len(fewest) == 1 else []
     return NoCounterfactual(
         tuple(advice),
-        tuple(features[name] for name in least),
+        tuple(features[name] for name in fewest),
         hopeless=deployment.scheme.form.forbids_evenly and not advice,
     )
 
@@ -217,13 +218,13 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
             unchanged.append(feature)
             values[feature.name] = person[feature.name]
             continue
-        there = max(own, code) <= feature.steps and isinstance(feature, Numeric | Ordinal) and feature.ordered
+        ordered = max(own, code) <= feature.steps and isinstance(feature, Numeric | Ordinal) and feature.ordered
         changes.append(
             Change(
                 feature=feature,
                 before=person[feature.name],
                 after=values[feature.name],
-                direction=(1 if code > own else -1) if there else 0,
+                direction=(1 if code > own else -1) if ordered else 0,
                 cost=cost / unit,
                 share=cost / changed if changed else 0.0,
             )

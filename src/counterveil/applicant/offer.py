@@ -1,4 +1,4 @@
-"""Terms that were checked, and how long the applicant must pretend to compute so that nobody can time them."""
+"""Terms that were checked, and the step of time that hides from servers how long the applicant computed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..terms.deployment import Deployment
 from ..terms.wire import SignedTerms
 from .ask import compile_question
 
-_STEP = 0.02  # seconds: what the applicant computes ends on a multiple of that, or of more
-_ROWS_A_STEP = 20_000  # rows that make the step longer by one of those
+_STEP = 0.02  # seconds: the shortest step; the applicant sends only at multiples of the step
+_ROWS_A_STEP = 20_000  # the step grows by `_STEP` for each this many rows
 _REHEARSALS = 3
-_MOST_REHEARSED = 1 << 16  # rows; for more, the time that these take is multiplied
+_MOST_REHEARSED = 1 << 16  # rows; for more rows, the time that these take is scaled up
 
 
 class Offer(NamedTuple):
-    """Terms that were checked, the deployment they describe, and the step of time that hides what is computed."""
+    """Terms that were checked, the deployment that they describe, and the step of time between messages."""
 
     issued: SignedTerms
     deployment: Deployment
@@ -31,20 +31,20 @@ class Offer(NamedTuple):
 
 
 def make_offer(issued: SignedTerms, deployment: Deployment) -> Offer:
-    """Calibrate the step: at least twice as long as anything computed between messages, tried with made-up numbers."""
+    """Choose the step: at least twice the time of anything computed between messages, measured on made-up answers."""
     rows = issued.terms.rows
     longest = max(_rehearsed(deployment, rows) for _ in range(_REHEARSALS))
     return Offer(issued, deployment, max(_STEP * (1 + rows // _ROWS_A_STEP), 2 * longest))
 
 
 def _rehearsed(deployment: Deployment, rows: int) -> float:
-    """Return the seconds that compiling a question takes, or putting answers together and choosing; the longer."""
+    """Return the seconds for compiling a question or for recovering costs and choosing rows, whichever is longer."""
     schema, scheme = deployment.schema, deployment.scheme
     own = np.array([feature.largest // 2 for feature in schema.features], dtype=np.int64)
     wishes = _most_wishes(deployment)
     scheme = scheme.among(range(1, scheme.needed() + 1))
     size = Size(min(rows, _MOST_REHEARSED), deployment.record_bytes, deployment.k)
-    made_up = keystream(new_key())  # no secrets: these answers are thrown away
+    made_up = keystream(new_key())  # random answers, which nobody sent
     began = time.monotonic()
     question, _ = compile_question(deployment, own, wishes)
     party = scheme.ask(question, size, Fresh(), deployment.choose)
@@ -53,7 +53,7 @@ def _rehearsed(deployment: Deployment, rows: int) -> float:
         effect = next(party)
     compiled = time.monotonic() - began
     if scheme.requests(size)[0].streams:
-        return compiled  # the answers are read as they come, in a time that depends on public numbers alone
+        return compiled  # streamed answers are processed as they arrive, in a time that depends on public sizes alone
     computed = 0.0
     while isinstance(effect, Take) and effect.request == 0:
         answer = uniform(made_up, effect.alphabet.q, effect.count)
@@ -64,7 +64,7 @@ def _rehearsed(deployment: Deployment, rows: int) -> float:
 
 
 def _most_wishes(deployment: Deployment) -> Preferences:
-    """Return preferences that take as long to compile as any, as far as the deployment takes them."""
+    """Return the preferences that take longest to compile; none if the deployment does not offer all of them."""
     features = deployment.schema.cost_features
     every = {f.name: [f.value(code) for code in range(f.steps + 1)] for f in features}
     ordered = [f.name for f in features if f.ordered]

@@ -1,4 +1,4 @@
-"""A reply as it comes in, byte by byte: every byte is hostile until it was checked here."""
+"""Take the bytes of a reply as they arrive, and check them. No byte is trusted before that."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from ..terms.wire import Reply
 
 
 class Incoming:
-    """A reply with the head that it must have, then its body. What was taken once is not taken again.
+    """A reply that arrives: first the head, which must be exactly the expected one, then the body.
 
-    A connection may break and the same request be sent again: the same bytes come, from the start.
+    When a connection breaks, the same request is sent again and the same bytes come again from the start. Bytes of
+    the body that were taken before are then skipped.
     """
 
     def __init__(self, right: Reply, length: int, *, keep: bool) -> None:
         self._right, self._head, self.length = right, wire.head(right, length), length
         self._kept: bytearray | None = bytearray() if keep else None
         self.taken, self._seen = 0, 0
-        self._other: bytearray | None = None  # a reply with another head
+        self._other: bytearray | None = None  # all bytes of a reply whose head is not the expected one
 
     def begin(self) -> None:
-        """Start from the first byte."""
+        """Expect the first byte of the reply next."""
         self._seen, self._other = 0, None
 
     def take(self, data: bytes) -> bytes:
-        """Take the next bytes; return those of the body that were not there before."""
+        """Take the next bytes; return those of the body that were not taken before."""
         if self._other is not None:
             self._other += data
             return b""
@@ -45,7 +46,7 @@ class Incoming:
         return fresh
 
     def checked(self, name: str) -> bytes:
-        """Return the body, if it was kept, or say what is wrong with the reply."""
+        """Return the body (empty unless `keep`), or raise an error that says what is wrong with the reply."""
         if self._other is not None or self._seen < len(self._head):
             self._refuse(name, bytes(self._head[: self._seen] if self._other is None else self._other))
         if self._seen != len(self._head) + self.length:

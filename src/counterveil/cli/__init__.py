@@ -1,4 +1,4 @@
-"""The command line. Errors are one line on standard error and exit code 2; never a traceback."""
+"""The command line. An error is one line on standard error and exit code 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ..errors import CounterveilError
 
-_COMMANDS = {  # the module that each command is in
+_COMMANDS = {  # each command, and the module that it is in
     "advise": "research",
     "ask": "ask",
     "attack": "research",
@@ -53,4 +53,4 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"auto_envvar_prefix": "COUNTERVEIL"})
 @click.version_option(package_name="counterveil")
 def main() -> None:
-    """Explanations that cost the person who asks for them nothing of their privacy."""
+    """Find out what would have been accepted, without showing anybody what you ask."""

@@ -1,4 +1,4 @@
-"""The applicant's command: ask."""
+"""The command ask: an applicant's question."""
 
 from __future__ import annotations
 
@@ -29,35 +29,41 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @addressed
-@click.option(
-    "--person", type=_PATH, help="A JSON file, or - for standard input: what the model was told, feature by feature."
-)
+@click.option("--person", type=_PATH, help="A JSON file of your values by feature, or - for standard input.")
 @click.option(
     "--set",
     "values",
     multiple=True,
     metavar="FEATURE=VALUE",
-    help="One of those, or over the file's. Others on this machine can read flags in the list of processes.",
+    help="One of your values; it replaces the one in the file. Others on this machine can read flags in the list of "
+    "processes. Repeatable.",
 )
-@click.option("--preferences", type=_PATH, help="A JSON file of preferences, or -; the flags below go over it.")
-@click.option("--weight", multiple=True, metavar="FEATURE=N", help="How reluctant you are to change it, from 1.")
-@click.option("--immutable", multiple=True, metavar="FEATURE", help="It must stay as it is.")
+@click.option("--preferences", type=_PATH, help="A JSON file of preferences, or -; the flags below override it.")
+@click.option(
+    "--weight",
+    multiple=True,
+    metavar="FEATURE=N",
+    help="How reluctant you are to change this feature: 1 is the least. Repeatable.",
+)
+@click.option("--immutable", multiple=True, metavar="FEATURE", help="This feature must stay as it is. Repeatable.")
 @click.option(
     "--range",
     "ranges",
     multiple=True,
     metavar="FEATURE=LOW..HIGH",
-    help="It must lie there; either end may be left out.",
+    help="This feature must lie in this range; either end may be left out. Repeatable.",
 )
-@click.option("--increase-only", multiple=True, metavar="FEATURE", help="It may only go up.")
-@click.option("--decrease-only", multiple=True, metavar="FEATURE", help="It may only go down.")
-@click.option("--forbid", multiple=True, metavar="FEATURE=VALUE", help="It must not become that.")
-@click.option("--metric", type=click.Choice(["l2", "l1", "mad", "heom"]), help="How changes are measured.")
-@click.option("--spread", default=0.0, help="Where several rows come back: how much farther each must be.")
-@click.option("--clamp", is_flag=True, help="Pull values beyond the schema's range to its ends.")
-@click.option("--robust", default=0, help="Open mode: correct so many wrong answers; needs two more servers for each.")
+@click.option("--increase-only", multiple=True, metavar="FEATURE", help="This feature may only go up. Repeatable.")
+@click.option("--decrease-only", multiple=True, metavar="FEATURE", help="This feature may only go down. Repeatable.")
+@click.option(
+    "--forbid", multiple=True, metavar="FEATURE=VALUE", help="This feature must not get this value. Repeatable."
+)
+@click.option("--metric", type=click.Choice(["l2", "l1", "mad", "heom"]), help="How the cost of a change is measured.")
+@click.option("--spread", default=0.0, help="If several rows come back, how much more each must cost than the last.")
+@click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
+@click.option("--robust", default=0, help="Open mode: how many wrong answers to correct; each needs two more servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--verbose", is_flag=True, help="Print also how many bytes went to and from each server.")
+@click.option("--verbose", is_flag=True, help="Also print how many bytes went to and from each server.")
 def ask(
     servers: tuple[str, ...],
     ticket: str | None,
@@ -78,13 +84,13 @@ def ask(
     issuer: str | None,
     **flags: Any,
 ) -> None:
-    """Ask what would have got you accepted.
+    """Ask what would have been accepted.
 
-    No server learns what you have, what you prefer, or what you were told. Servers see your ticket, the time, and your
-    network address.
+    No server learns your values, your preferences or the answer. Servers see your ticket, the time, and your network
+    address.
     """
     known, wishes = _read_json(person), _read_json(preferences)
-    Preferences.of(wishes)  # refuses a file that is none
+    Preferences.of(wishes)  # raises if the file does not hold preferences
     wishes = {name: dict(value) if isinstance(value, dict) else value for name, value in wishes.items()}
     console = Console()
     bar = Progress(
@@ -140,7 +146,7 @@ def ask(
         console.print(traffic_table(peers))
 
 
-# Who asks again right away, or asks the institution for another ticket, tells a lying server that its lie was noticed.
+# Somebody who asks again at once, or asks the institution for another ticket, shows a lying server that it was noticed.
 _LATER = (
     "You may use another ticket of your batch, best at another time of your own choosing, such as another day: asking "
     "again right away would tell the servers that this answer was not enough."
@@ -148,7 +154,7 @@ _LATER = (
 
 
 class _Tickets:
-    """The ticket to use: as given, or the first in a file that is not marked as used."""
+    """The ticket to use: the one that is given, or the first in a file that is not marked as used."""
 
     def __init__(self, ticket: str | None, path: Path | None) -> None:
         self._path, self._line = path, -1
@@ -163,7 +169,7 @@ class _Tickets:
         self.text = wire.decode_ticket_text(self._lines[self._line]).text()
 
     def mark(self) -> None:
-        """Mark the ticket as used; the question is about to leave."""
+        """Mark the ticket as used in its file, just before the question is sent."""
         if self._path is None or str(self._path) == "-":
             return
         self._lines[self._line] = f"# used: {self.text}"
@@ -208,7 +214,7 @@ def _traffic(peers: Sequence[Peer]) -> list[dict[str, Any]]:
 
 
 def traffic_table(peers: Sequence[Peer]) -> Grid:
-    """Return what went to and from each server, the manifest included."""
+    """Return a table of the bytes to and from each server, manifests included."""
     grid = Grid(title="Bytes on the connections", box=box.SIMPLE_HEAD)
     for heading in ("server", "requests", "bodies up", "headers up", "bodies down", "headers down"):
         grid.add_column(heading, justify="left" if heading == "server" else "right")
@@ -242,7 +248,7 @@ def _pairs(option: str, schema: Schema, given: Sequence[str]) -> list[tuple[str,
 
 
 def _value(feature: Feature, text: str) -> Any:
-    """Read a value as a person types it; nothing at all is a missing one."""
+    """Read a value as a person types it; an empty text is a missing value."""
     if not text:
         return None
     if isinstance(feature, Numeric):

@@ -1,4 +1,4 @@
-"""The command bench."""
+"""The command bench: time answers, and compare with other software."""
 
 from __future__ import annotations
 
@@ -20,12 +20,22 @@ from ..research import plots
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--plots", "folder", type=click.Path(path_type=Path), help="Draw figures into this folder.")
-@click.option("--rows", default=1_000_000, show_default=True, type=click.IntRange(1_000), help="M.")
-@click.option("--features", default=64, show_default=True, type=click.IntRange(1), help="d.")
-@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="For everyone alike.")
+@click.option(
+    "--rows",
+    default=1_000_000,
+    show_default=True,
+    type=click.IntRange(1_000),
+    help="How many rows the database has (M).",
+)
+@click.option(
+    "--features", default=64, show_default=True, type=click.IntRange(1), help="How many features a row has (d)."
+)
+@click.option(
+    "--threads", default=1, show_default=True, type=click.IntRange(1), help="How many threads each program may use."
+)
 @click.option("--quick", is_flag=True, help="Leave out private peers, whole questions and scaling.")
 def bench(as_json: bool, folder: Path | None, rows: int, features: int, threads: int, quick: bool) -> None:
-    """Time a server's answer beside a streaming read of memory, search in the clear, and other ways to be private."""
+    """Time a server's answer, and compare it with reading memory, search in the clear, and other private software."""
     console = Console(stderr=as_json)
     missing: list[str] = []
 
@@ -75,7 +85,7 @@ def bench(as_json: bool, folder: Path | None, rows: int, features: int, threads:
 
 
 def _shapes(timed: Sequence[speeds.Timed]) -> Grid:
-    grid = Grid(title="Shapes: the scan of as many bytes", box=box.SIMPLE_HEAD)
+    grid = Grid(title="Shapes: scans of the same number of bytes", box=box.SIMPLE_HEAD)
     for heading in ("", "time a byte", "of the fastest"):
         grid.add_column(heading, justify="right" if heading else "left")
     each_byte = {each.what: 1e6 * each.milliseconds / each.read for each in timed}

@@ -1,4 +1,4 @@
-"""The command doctor: look a deployment over before asking."""
+"""The command doctor: check a deployment before asking."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ..terms.deployment import Deployment
 from ..terms.published import deployment_of
 from .trust import UNPINNED, addressed, text_of, trusted
 
-_SKEW = 60.0  # seconds that clocks may differ before tickets and windows suffer
-_VISITS = 4  # connections to each server over which `doctor` compares what it says
+_SKEW = 60.0  # seconds; if clocks differ by more, tickets may seem to have expired
+_VISITS = 4  # connections to each server, whose manifests must agree
 
 
 @click.command()
@@ -39,7 +39,7 @@ def doctor(
     ticket_file: Path | None,
     **options: Any,
 ) -> None:
-    """Look a deployment over from where you are, and say what each party would learn. Asks nothing."""
+    """Check a deployment from this machine, and say what each party would learn. It asks no question."""
     console, problems = Console(), []
     trust = trusted(**options)
     client = AsyncClient(servers or None, patience=0.0, **trust)
@@ -99,13 +99,13 @@ def _unused(path: Path | None) -> list[str]:
 
 
 def _fingerprints(peers: Sequence[Peer], pinned: Sequence[bytes]) -> Grid:
-    """Return the fingerprints of all keys, to be compared with what the operators say elsewhere."""
+    """Return the fingerprints of all keys, for comparison with what the operators publish."""
     terms = peers[0].manifest.terms
     grid = Grid(
         title="Keys",
         box=box.SIMPLE_HEAD,
         caption="Compare a server's fingerprint with what its operator publishes, by telephone or on paper, and give "
-        "the key with --operator. Whoever controls the names or certificates of all servers is all servers.",
+        "the key with --operator. Somebody who controls the names or certificates of all servers can replace them all.",
     )
     for heading in ("whose", "fingerprint", ""):
         grid.add_column(heading)
@@ -123,7 +123,7 @@ def _fingerprints(peers: Sequence[Peer], pinned: Sequence[bytes]) -> Grid:
 
 
 async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
-    """Fetch every manifest, over several connections: behind one address there may be several processes."""
+    """Fetch every manifest over several connections, since one address may lead to several processes."""
     visits: dict[str, Peer | CounterveilError] = {}
     for url in client.urls:
         try:
@@ -149,8 +149,8 @@ def _check_ticket(peers: Sequence[Peer], text: str) -> None:
 def _tls(peer: Peer) -> tuple[str, bool]:
     """Say how the connection is protected, and whether that is a problem."""
     if peer.tls is None:
-        at_home = is_loopback(urlsplit(peer.url).hostname or "")
-        return ("none, on this machine", False) if at_home else ("none", True)
+        is_here = is_loopback(urlsplit(peer.url).hostname or "")
+        return ("none, on this machine", False) if is_here else ("none", True)
     ends = peer.tls.get("notAfter")
     if ends is None:
         return "not verified", True
@@ -178,10 +178,10 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
         f"and the answer: nothing, unless more than {scheme.collusion} of them collude.",
     )
     records = "the nearest accepted row" if deployment.k == 1 else f"up to {deployment.k} accepted rows"
-    more = ""
+    cheat = ""
     if terms.robust:
-        more = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
-    grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{more}")
+        cheat = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
+    grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{cheat}")
     grid.add_row("many applicants", f"{deployment.lasts()}.")
     many = "as many questions as they like" if terms.tickets == "open" else "one question a ticket"
     grid.add_row(

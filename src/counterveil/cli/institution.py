@@ -32,7 +32,7 @@ from ..terms.deployment import Deployment
 from ..terms.published import read_terms
 
 _PATH = click.Path(path_type=Path)
-_MOST_MEASURED = 20_000  # rows whose leakage is worth the seconds before a server starts
+_MOST_MEASURED = 20_000  # rows; for more, measuring the leakage would take too long before a server starts
 
 
 @click.group()
@@ -42,19 +42,21 @@ def schema() -> None:
 
 @schema.command()
 @click.argument("frame", type=_PATH)
-@click.option("-o", "--output", type=_PATH, help="Write the schema here instead of printing it.")
+@click.option("-o", "--output", type=_PATH, help="Write the schema to this file instead of printing it.")
 @click.option("--exclude", multiple=True, metavar="COLUMN", help="Leave a column out, such as the verdict. Repeatable.")
-@click.option("--levels", default=100, type=click.IntRange(1, 65_534), help="The most levels of a number.")
-@click.option("--exact-ranges", is_flag=True, help="Do not round ranges outwards. Tells the data's extremes.")
+@click.option("--levels", default=100, type=click.IntRange(1, 65_534), help="The most levels of a numeric feature.")
+@click.option(
+    "--exact-ranges", is_flag=True, help="Do not round ranges outwards; the schema then shows the data's extremes."
+)
 def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: int, exact_ranges: bool) -> None:
-    """Guess a schema from FRAME, a CSV or Parquet file. Look it over: it is public."""
+    """Guess a schema from FRAME, a CSV or Parquet file. Check it before you use it, because it is public."""
     table = Columns(frame)
     guessed = Schema.infer(table, exclude=exclude, most_levels=levels, round_outwards=not exact_ranges)
     if output is None:
         click.echo(guessed.to_toml(), nl=False)
         return
     guessed.save(output)
-    click.echo(f"{output}: {len(guessed.features)} features. Look it over before you build: it is public.")
+    click.echo(f"{output}: {len(guessed.features)} features. Check it before you build, because it is public.")
     left_out = [name for name in table.names if name not in guessed.names and name not in exclude]
     if left_out:
         click.echo(f"Left out, being free text, dates or empty: {', '.join(left_out)}.")
@@ -63,12 +65,21 @@ def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: in
 @click.command()
 @click.argument("frame", type=_PATH)
 @click.option("--schema", "schema_file", type=_PATH, required=True, help="The schema file.")
-@click.option("--accepted", required=True, metavar="COLUMN[=VALUE]", help="The column that says who was accepted.")
+@click.option(
+    "--accepted",
+    required=True,
+    metavar="COLUMN[=VALUE]",
+    help="The column of verdicts, and the value that means accepted.",
+)
 @click.option("-o", "--output", type=_PATH, required=True, help="The bundle to write.")
-@click.option("--record", type=click.Choice(["row", "cell"]), default="row", show_default=True, help="What is served.")
-@click.option("--min-cell", default=1, show_default=True, help="Serve cells that so many people share; needs cell.")
-@click.option("--clamp", is_flag=True, help="Pull values beyond the schema's range to its ends.")
-@click.option("--key", type=_PATH, help="Sign every record with the issuer's private key, as servers need it.")
+@click.option(
+    "--record", type=click.Choice(["row", "cell"]), default="row", show_default=True, help="What a record holds."
+)
+@click.option(
+    "--min-cell", default=1, show_default=True, help="Keep only cells that at least this many people share; needs cell."
+)
+@click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
+@click.option("--key", type=_PATH, help="Sign every record with this private key of the issuer; servers need that.")
 def build(
     frame: Path,
     schema_file: Path,
@@ -100,17 +111,17 @@ def build(
 @click.argument("bundle", type=_PATH)
 def inspect(bundle: Path) -> None:
     """Check BUNDLE and show what it holds."""
-    held = Database.open(bundle)
-    counts = held.counts
+    database = Database.open(bundle)
+    counts = database.counts
     for name, value in (
-        ("digest", held.digest),
+        ("digest", database.digest),
         ("people seen", f"{counts.seen:,}"),
         ("accepted", f"{counts.accepted:,}"),
-        (f"in cells of fewer than {held.min_cell}", f"{counts.too_rare:,}"),
+        (f"in cells of fewer than {database.min_cell}", f"{counts.too_rare:,}"),
         ("duplicates dropped", f"{counts.duplicates:,}"),
         ("rows served", f"{counts.rows:,}"),
-        ("a record is", f"a {held.record} of {held.records.shape[1]} bytes"),
-        ("signed by", held.signer.hex() or "nobody: not for servers"),
+        ("a record is", f"a {database.record} of {database.records.shape[1]} bytes"),
+        ("signed by", database.signer.hex() or "nobody: not for servers"),
     ):
         click.echo(f"{name:<27}{value}")
     grid = Grid(title="Features")
@@ -119,7 +130,7 @@ def inspect(bundle: Path) -> None:
     grid.add_column("levels", justify="right")
     grid.add_column("from")
     grid.add_column("to")
-    for f in held.schema.features:
+    for f in database.schema.features:
         kind = type(f).__name__.lower() + (", shown only" if f.role == "record" else "")
         ends = (f.show(f.value(0)), f.show(f.value(f.steps)))
         grid.add_row(*map(escape, (f.title, kind, str(f.largest + 1), *ends)))
@@ -127,7 +138,7 @@ def inspect(bundle: Path) -> None:
 
 
 def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Take settings from a TOML file: flags and the environment go before it."""
+    """Read settings from a TOML file; flags and the environment override it."""
     if path is None:
         return
     try:
@@ -153,37 +164,45 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
 
 @click.command()
 @click.argument("bundle", type=_PATH)
-@click.option("--config", type=_PATH, is_eager=True, expose_value=False, callback=_settings, help="Settings, in TOML.")
+@click.option(
+    "--config", type=_PATH, is_eager=True, expose_value=False, callback=_settings, help="A TOML file of settings."
+)
 @click.option("--terms", "terms_file", type=_PATH, required=True, help="The terms file, signed by the issuer.")
-@click.option("--server", type=int, required=True, help="Which server this is: 1, 2, …")
-@click.option("--key", type=_PATH, required=True, help="This server's own private key, which nobody else holds.")
-@click.option("--common-key", type=_PATH, required=True, help="The key that all servers share.")
-@click.option("--ledger", type=_PATH, required=True, help="Where used tickets are kept.")
-@click.option("--new-ledger", is_flag=True, help="Make the ledger. If there was one, rotate the common key first.")
+@click.option("--server", type=int, required=True, help="The number of this server: 1, 2, …")
+@click.option("--key", type=_PATH, required=True, help="The file of this server's own private key.")
+@click.option("--common-key", type=_PATH, required=True, help="The file of the key that all servers share.")
+@click.option("--ledger", type=_PATH, required=True, help="The file that keeps used tickets.")
+@click.option("--new-ledger", is_flag=True, help="Make the ledger. If there was one, change the common key first.")
 @click.option(
     "--threads",
     default=cores,
     show_default="as many as cores",
     type=click.IntRange(1, 256),
-    help="Threads that the scan for one question is spread over.",
+    help="How many threads scan the rows for one question.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65_535), help="The port to listen at; 0 for any."
 )
-@click.option("--tls-cert", type=_PATH, help="The certificate chain, in PEM.")
-@click.option("--tls-key", type=_PATH, help="The certificate's private key, in PEM.")
+@click.option("--tls-cert", type=_PATH, help="The PEM file of the certificate chain, for https.")
+@click.option("--tls-key", type=_PATH, help="The PEM file of the certificate's private key.")
 @click.option(
     "--cors",
     multiple=True,
     default=("*",),
     metavar="ORIGIN",
-    help="Web pages that may ask: by default any. Repeatable.",
+    help="An origin whose web pages may ask; by default any. Repeatable.",
 )
-@click.option("--operator-token", type=_PATH, help="Enable /operator, for whoever has the token in this file.")
-@click.option("--budget", type=click.FloatRange(0), help="/operator: bits that may be given away.")
-@click.option("--issued", type=click.IntRange(0), help="/operator: how many tickets there are.")
-@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option("--operator-token", type=_PATH, help="Enable /operator, for those who have the token in this file.")
+@click.option("--budget", type=click.FloatRange(0), help="/operator: how many bits may be given away in all.")
+@click.option("--issued", type=click.IntRange(0), help="/operator: how many tickets were issued.")
+@click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Log entries of this level and above.",
+)
 def serve(
     bundle: Path,
     terms_file: Path,
@@ -203,9 +222,9 @@ def serve(
     issued: int | None,
     log_level: str,
 ) -> None:
-    """Run one server of a deployment on BUNDLE, as its terms say.
+    """Run one server of a deployment of BUNDLE, by its terms.
 
-    Every setting is a flag, or COUNTERVEIL_SERVE_… in the environment, or a line in the --config file, in that order.
+    A setting is a flag, else COUNTERVEIL_SERVE_… in the environment, else a line in the --config file.
     """
     try:
         from ..service import app
@@ -228,7 +247,7 @@ def serve(
     except InvalidKey:
         book.close()
         if new_ledger:
-            ledger.unlink()  # it was made just now, and is of no use
+            ledger.unlink()  # it was made just now, and nothing uses it
         raise
     running = Server.open(
         server, database, terms, key=common, own=own, ledger=book, threads=threads, worthwhile=engine.LASTING
@@ -237,7 +256,7 @@ def serve(
     if operator_token:
         bits = _bits(database, deployment)
         operator = Operator(running, read_token(operator_token), bits=bits, budget=budget, issued=issued)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # or the ledger would not be closed: uvicorn raises it again
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again; this lets `finally` run
     try:
         app.serve(
             app.make_app(running, origins=cors, operator=operator),
@@ -253,7 +272,7 @@ def serve(
 
 
 def _bits(database: Database, deployment: Deployment) -> float:
-    """Return what one question gives away: as `counterveil leakage` says, or for many rows all that an answer holds."""
+    """Return the bits that one question gives away, as `counterveil leakage` does; for many rows, an upper bound."""
     reveal, count = deployment.scheme.reveal, len(database.codes)
     if count > _MOST_MEASURED:
         return reveal.capacity(deployment.scheme.field, count)

@@ -1,4 +1,4 @@
-"""The commands for whoever looks after a server's ledger."""
+"""The commands for a server's ledger."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ _PATH = click.Path(path_type=Path)
 
 @click.group()
 def ledger() -> None:
-    """Look after the ledger of used tickets."""
+    """Make or back up a server's ledger of used tickets."""
 
 
 @ledger.command()
 @click.argument("ledger", type=_PATH)
-@click.option("--server", type=click.IntRange(1), required=True, help="Which server it is for: 1, 2, …")
+@click.option(
+    "--server", type=click.IntRange(1), required=True, help="The number of the server that the ledger is for: 1, 2, …"
+)
 def new(ledger: Path, server: int) -> None:
-    """Make LEDGER, once, before a server first starts. If there was one before, rotate the common key first."""
+    """Make LEDGER before a server starts for the first time. If it had a ledger before, change the common key first."""
     ledgers.Ledger(ledger, server, new=True).close()
     click.echo(f"{ledger}: a new ledger for server {server}.")
 
 
 @ledger.command()
 @click.argument("ledger", type=_PATH)
-@click.option("-o", "--output", type=_PATH, required=True, help="The file to write; never over another.")
+@click.option("-o", "--output", type=_PATH, required=True, help="Write the backup to this new file.")
 def backup(ledger: Path, output: Path) -> None:
-    """Copy LEDGER, also while servers use it."""
+    """Copy LEDGER to a new file, even while servers use it."""
     count = ledgers.backup(ledger, output)
     click.echo(
         f"{output}: a backup of {count:,} requests. To restore it, give all servers a new common key first: "
-        "it refuses the ones it knows."
+        "the backup refuses the keys that it knows."
     )

@@ -1,4 +1,4 @@
-"""The institution's commands that others build on: keys, terms, tickets."""
+"""The institution's commands for keys, terms and tickets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("folder", type=_PATH)
-@click.option("--operator", is_flag=True, help="Instead, make the key pair of one server, for whoever operates it.")
-@click.option("--common", is_flag=True, help="Instead, make a common key alone, to take the place of the old one.")
+@click.option("--operator", is_flag=True, help="Make only the key pair of one server; its operator runs this.")
+@click.option("--common", is_flag=True, help="Make only a new common key, which replaces the old one.")
 def keygen(folder: Path, operator: bool, common: bool) -> None:
-    """Make the keys of a deployment in FOLDER: one that all servers share, and the issuer's pair."""
+    """Make the keys of a deployment in FOLDER: the servers' common key and the issuer's key pair."""
     if common:
         (path,) = write_common_key(folder)
         click.echo(f"{path}: secret, for the servers alone. Stop all servers, give it to each, and start them again.")
@@ -42,14 +42,16 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
         click.echo(fingerprint(read_public(public)))
         return
     shared, private, public = write_keys(folder)
-    click.echo(f"{shared}: secret, for the servers alone; the same at each. Whoever else holds it can undo every pad.")
+    click.echo(
+        f"{shared}: secret, for the servers alone; the same at each. Anybody else who has it can undo every pad."
+    )
     click.echo(f"{private}: secret, for the institution alone; it mints tickets and signs records and terms.")
     click.echo(f"{public}: public; clients can pin it.")
 
 
 @click.command()
 @click.argument("bundle", type=_PATH)
-@click.option("--key", type=_PATH, required=True, help="The issuer's private key, which signed the bundle.")
+@click.option("--key", type=_PATH, required=True, help="The file of the issuer's private key, which signed the bundle.")
 @click.option(
     "--server",
     "servers",
@@ -58,13 +60,13 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
     required=True,
     type=(str, _PATH),
     metavar="URL KEY",
-    help="A server's address and the file of its public key. Repeat for each, in order.",
+    help="A server's address and the file of its public key. Repeat it for each server, in order of their numbers.",
 )
 @click.option("-o", "--output", type=_PATH, required=True, help="The terms file to write.")
 @click.option(
     "--service",
     required=True,
-    help="A name for the service, such as bank.example/loans. Tickets are good for it alone.",
+    help="The name of the service, such as bank.example/loans. A ticket is valid for one service.",
 )
 @click.option("--open", "is_open", is_flag=True, help="Let everyone ask as often as they like, without tickets.")
 @click.option(
@@ -72,40 +74,45 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
     default=WINDOW,
     show_default=True,
     type=click.IntRange(2, 10**9),
-    help="Open mode: seconds that a ticket of one's own may last.",
+    help="Open mode: the most seconds until a ticket that an applicant makes expires.",
 )
 @click.option(
     "--scheme",
     default=AUTO,
     show_default=True,
-    help="A name of the catalogue, form/reveal, or auto: sealed if it fits.",
+    help="A name of the catalogue, FORM/REVEAL, or auto, which is table/sealed if its answers are short enough.",
 )
 @click.option(
     "--download-limit",
     default=DOWNLOAD,
     show_default=True,
     type=click.IntRange(0),
-    help="auto: the most MiB that a question may bring down.",
+    help="auto: choose table/sealed if the answers to a question have at most this many MiB in all.",
 )
-@click.option("--collusion", type=int, help="How many servers may collude; by default as many as they bear.")
-@click.option("-k", "--records", default=defaults.K, show_default=True, help="The most records that a question gets.")
+@click.option("--collusion", type=int, help="How many servers may collude; by default as many as the scheme allows.")
 @click.option(
-    "--max-weight", default=defaults.MAX_WEIGHT, show_default=True, help="The most reluctant that an applicant can be."
+    "-k", "--records", default=defaults.K, show_default=True, help="The most records that a question may fetch."
 )
-@click.option("--d-min", default=defaults.D_MIN, show_default=True, help="Masked reveals: the mask is in 0..d_min-1.")
-@click.option("--norm", default=defaults.NORM, show_default=True, help="The power of even_norm.")
+@click.option("--max-weight", default=defaults.MAX_WEIGHT, show_default=True, help="The greatest weight of a feature.")
+@click.option("--d-min", default=defaults.D_MIN, show_default=True, help="Masked reveals: masks are 0 to d_min - 1.")
+@click.option("--norm", default=defaults.NORM, show_default=True, help="The form even_norm: its power.")
 @click.option(
     "--option",
     "options",
     multiple=True,
     metavar="PART.NAME=VALUE",
     callback=lambda _, __, given: _options(given),
-    help="An own parameter of the form, such as form.percent=50. Repeatable.",
+    help="A parameter that only this form of the question has, such as form.percent=50. Repeatable.",
 )
 @click.option(
-    "--shuffle/--no-shuffle", default=defaults.SHUFFLE, show_default=True, help="Rows in a new secret order every time."
+    "--shuffle/--no-shuffle",
+    default=defaults.SHUFFLE,
+    show_default=True,
+    help="Put rows in a new secret order for every question.",
 )
-@click.option("--robust", default=0, show_default=True, help="The most wrong answers that a ticket may have corrected.")
+@click.option(
+    "--robust", default=0, show_default=True, help="The most wrong answers that a ticket may allow to correct."
+)
 @click.pass_context
 def terms(
     context: click.Context,
@@ -121,10 +128,10 @@ def terms(
     robust: int,
     **parameters: Any,
 ) -> None:
-    """Write and sign the terms of a deployment of BUNDLE: what is offered, and where each server is to be found.
+    """Write and sign the terms of a deployment of BUNDLE: what it offers, and the address of each server.
 
-    Servers, applicants and `ticket issue` read this file. What is not set here may be in the [deployment] of the
-    schema. A change of address alone makes no ticket void, and neither does new data.
+    Servers, applicants and `ticket issue` read this file. Options that are not given come from the [deployment] of the
+    schema, if it has them. Tickets stay valid when addresses or data change.
     """
     issuer, database = Issuer.load(key), Database.open(bundle)
     parameters |= {"k": records, "servers": len(servers)}
@@ -149,7 +156,7 @@ def terms(
 
 
 def _options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read own parameters: whole numbers, true, false, or text."""
+    """Read the values of --option: whole numbers, true, false, or text."""
     made: dict[str, dict[str, Any]] = {}
     for each in given:
         name, _, text = each.partition("=")
@@ -168,20 +175,39 @@ def _is_default(context: click.Context, name: str) -> bool:
 
 @click.group()
 def ticket() -> None:
-    """Mint the right to ask."""
+    """Mint tickets. Each allows one question."""
 
 
 @ticket.command()
-@click.option("--key", type=_PATH, required=True, help="The issuer's private key.")
-@click.option("--terms", "terms_file", type=_PATH, required=True, help="The institution's own terms file.")
-@click.option("--among", metavar="N,N,…", help="The servers it is for; by default the first that suffice.")
-@click.option("--valid", default="7d", show_default=True, metavar="TIME", help="How long: 90s, 15m, 12h, 7d.")
+@click.option("--key", type=_PATH, required=True, help="The file of the issuer's private key.")
+@click.option("--terms", "terms_file", type=_PATH, required=True, help="The institution's terms file.")
 @click.option(
-    "-k", "--records", default=defaults.K, show_default=True, type=click.IntRange(1, MOST_RECORDS), help="Records."
+    "--among",
+    metavar="N,N,…",
+    help="The servers that the tickets are for; by default the first ones, as many as needed.",
 )
-@click.option("--robust", default=0, show_default=True, type=click.IntRange(0), help="Wrong answers to be corrected.")
-@click.option("--count", default=1, show_default=True, type=click.IntRange(1), help="How many: one person's batch.")
-@click.option("-o", "--output", type=_PATH, help="Write them here, one a line, instead of printing them.")
+@click.option(
+    "--valid",
+    default="7d",
+    show_default=True,
+    metavar="TIME",
+    help="How long the tickets are valid: 90s, 15m, 12h, 7d.",
+)
+@click.option(
+    "-k",
+    "--records",
+    default=defaults.K,
+    show_default=True,
+    type=click.IntRange(1, MOST_RECORDS),
+    help="How many records each question may fetch.",
+)
+@click.option(
+    "--robust", default=0, show_default=True, type=click.IntRange(0), help="How many wrong answers can be corrected."
+)
+@click.option("--count", default=1, show_default=True, type=click.IntRange(1), help="How many tickets to mint.")
+@click.option(
+    "-o", "--output", type=_PATH, help="Write the tickets to this file, one a line, instead of printing them."
+)
 def issue(
     key: Path,
     terms_file: Path,
@@ -192,18 +218,18 @@ def issue(
     count: int,
     output: Path | None,
 ) -> None:
-    """Mint one person's batch of tickets, each for one question. Whoever holds one may use it: hand it over like cash.
+    """Mint one person's batch of tickets, each for one question. Anybody who has a ticket may use it.
 
-    Mint all tickets that a person will ever get at once. Who comes back for another tells something of what they were
-    told; so nobody gets one because a question failed, or because nothing fitted.
+    Mint all tickets that a person will ever get at once. Somebody who comes back for another ticket gives away
+    something about the answer. So never give one because a question failed, or because nothing fitted.
     """
     issuer, expires = Issuer.load(key), int(time.time()) + _seconds(valid)
     made = read_terms(terms_file).terms
     scheme = deployment_of(made).scheme
     servers = _servers(among) if among else list(range(1, scheme.needed(robust) + 1))
-    scheme.among(servers, robust)  # refuses what the servers would refuse, and so does the next but one line
+    scheme.among(servers, robust)  # raises for a set of servers that could not answer
     minted = [mint(made, servers, expires=expires, k=records, robust=robust, issuer=issuer) for _ in range(count)]
-    verify(minted[0], made, time.time())
+    verify(minted[0], made, time.time())  # raises for a ticket that the servers would refuse
     text = "\n".join(each.text() for each in minted)
     if output is None:
         click.echo(text)

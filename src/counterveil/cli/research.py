@@ -1,4 +1,4 @@
-"""What is given away: reproduce the paper, measure leakage, attack a deployment, take advice."""
+"""The commands reproduce, leakage, attack and advise: how much a deployment gives away."""
 
 from __future__ import annotations
 
@@ -51,17 +51,22 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
 @click.argument("what", type=click.Choice([*_EXPERIMENTS, "all"]))
 @_JSON
 @_PLOTS
-@click.option("--data", type=_PATH, help="The folder of data files; else COUNTERVEIL_DATA, else they are downloaded.")
-@click.option("--levels", default=",".join(map(str, experiments.LEVELS)), callback=_numbers, help="accuracy: R.")
+@click.option("--data", type=_PATH, help="The folder of data files; by default COUNTERVEIL_DATA, or a download.")
+@click.option(
+    "--levels",
+    default=",".join(map(str, experiments.LEVELS)),
+    callback=_numbers,
+    help="accuracy: numbers of levels to try (R).",
+)
 @click.option(
     "--d-min",
     "d_mins",
     default=",".join(map(str, experiments.D_MINS)),
     callback=_numbers,
-    help="accuracy: masks; 1 is none.",
+    help="accuracy: widths of masks to try; 1 is no mask.",
 )
-@click.option("--rounds", default=100, show_default=True, type=click.IntRange(2), help="accuracy: databases drawn.")
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the simulation.")
+@click.option("--rounds", default=100, show_default=True, type=click.IntRange(2), help="accuracy: databases to draw.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="The seed of the simulation.")
 def reproduce(
     what: str,
     as_json: bool,
@@ -72,7 +77,7 @@ def reproduce(
     rounds: int,
     seed: int,
 ) -> None:
-    """Compute the paper's tables and figure, each claim beside what comes out here."""
+    """Compute the paper's tables and figure, and show each printed number beside ours."""
     console = Console()
     results: dict[str, list[Claim]] = {}
     for name in _EXPERIMENTS if what == "all" else (what,):
@@ -141,11 +146,11 @@ def _called(reveal: Reveal) -> str:
 @click.argument("bundle", type=_PATH)
 @_JSON
 @_PLOTS
-@click.option("--people", type=_PATH, help="A CSV or Parquet file of applicants; else rows of the database stand in.")
-@click.option("--applicants", default=10, show_default=True, type=click.IntRange(1), help="How many to average over.")
-@click.option("--samples", default=100, show_default=True, type=click.IntRange(2), help="Of revealed values.")
-@click.option("--d-min", "d_mins", default="10,100", callback=_numbers, help="Masks to try.")
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the simulation.")
+@click.option("--people", type=_PATH, help="A CSV or Parquet file of applicants; by default rows of the bundle.")
+@click.option("--applicants", default=10, show_default=True, type=click.IntRange(1), help="Applicants to average over.")
+@click.option("--samples", default=100, show_default=True, type=click.IntRange(2), help="Revealed values to sample.")
+@click.option("--d-min", "d_mins", default="10,100", callback=_numbers, help="Widths of masks to try.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="The seed of the simulation.")
 def leakage(
     bundle: Path,
     as_json: bool,
@@ -156,12 +161,12 @@ def leakage(
     d_mins: list[int],
     seed: int,
 ) -> None:
-    """Say how much one question to BUNDLE gives away, for every reveal, and how many until the rows are known.
+    """Say how much one question to BUNDLE gives away, for every reveal, and how many tickets rebuild the rows.
 
-    The form of the question is the one that the schema's [deployment] chose, or else table.
+    The form of the question is that of the schema's [deployment], or else table.
 
-    Rows count as drawn independently from those of the bundle, which the applicant is taken to know: what is given away
-    is which rows they are.
+    The model: the applicant knows the rows of the bundle, and the database is drawn from them independently. What is
+    given away is which rows were drawn.
     """
     console, database = Console(), Database.open(bundle)
     generator = np.random.default_rng(seed)  # noqa: TID251 - a simulation
@@ -209,21 +214,21 @@ def leakage(
         f"and the {database.records.shape[1]} bytes of a {database.record} that was somebody's."
     )
     console.print(
-        "'Crafted, at most': what the answer to one question can hold at all. 'Known attack': so many tickets recover "
-        "all rows, or where rows are shuffled most of those that differ enough; `counterveil attack` counts them."
+        "'Crafted, at most': the most bits that the answer to any question can hold. 'Known attack': this many tickets "
+        "recover all rows or, if rows are shuffled, most of those that differ enough; `counterveil attack` counts them."
     )
     if folder is not None:
         console.print(f"The figure is {escape(str(folder / 'leakage.png'))}.")
 
 
 def _applicants(table: Columns, schema: Schema) -> Any:
-    """Return the codes of people in a file; columns that only records have are not asked for."""
+    """Return the codes of people in a file; it need not have the columns that only records have."""
     given = [{f.name: person.get(f.name) for f in schema.cost_features} for person in table.people()]
     return np.stack([schema.codes(person, clamp=True) for person in given])
 
 
 def _with(deployment: Deployment, reveal: Reveal) -> Deployment | None:
-    """Return the deployment with that reveal and the fewest servers, if its form is offered with it."""
+    """Return the deployment with another reveal and the fewest servers; None if its form does not offer that reveal."""
     chosen = deployment.parameters().chosen() | {"servers": None, "collusion": None, "k": 1}
     chosen |= {"scheme": f"{deployment.scheme.form.name}/{reveal.name}"}
     chosen |= {"shuffle": reveal.shuffle, "d_min": reveal.d_min}
@@ -253,8 +258,8 @@ def _rung(deployment: Deployment, leaked: Leakage, rows: int) -> dict[str, Any]:
 @click.argument("bundle", type=_PATH)
 @_JSON
 @_PLOTS
-@click.option("--server", "servers", multiple=True, metavar="URL", help="Attack servers that run, instead. Repeat.")
-@click.option("--tickets", "ticket_file", type=_PATH, help="Tickets for them, one a line.")
+@click.option("--server", "servers", multiple=True, metavar="URL", help="Attack this running server. Repeat for each.")
+@click.option("--tickets", "ticket_file", type=_PATH, help="A file of tickets for these servers, one a line.")
 @click.option("--probes", default=100, show_default=True, type=click.IntRange(1), help="Tickets to spend on probing.")
 @click.option("--d-min", type=click.IntRange(2), help="The mask to average out; by default it hides two levels.")
 def attack(
@@ -268,7 +273,8 @@ def attack(
 ) -> None:
     """Run the known attacks against deployments of BUNDLE, and say how many of its rows each recovers.
 
-    In this process, against the deployment each attack is meant for; or against servers that run, with your tickets.
+    By default each attack runs in this process, against a deployment that it is meant for. With --server the attacks
+    run against running servers, with your tickets.
     """
     console, database = Console(), Database.open(bundle)
     if ticket_file and not servers:
@@ -300,8 +306,8 @@ def attack(
     worst = [r for r in reports if r.last.rows == 1]
     if worst:
         console.print(
-            f"{len(worst)} of {len(reports)} attacks recovered every row. What stops them: an applicant who gets fewer "
-            "tickets than that; a field that is no larger than it must be; and `sealed`, which reveals no costs."
+            f"{len(worst)} of {len(reports)} attacks recovered every row. Three things stop them: fewer tickets for "
+            "each applicant; a field that is no larger than it must be; and `sealed`, which reveals no costs."
         )
     if folder is not None:
         console.print(f"The figure is {escape(str(folder / 'attacks.png'))}.")
@@ -318,14 +324,14 @@ def _tickets(path: Path | None) -> list[str]:
 
 @click.command()
 @click.argument("frame", type=_PATH)
-@click.option("--schema", "schema_file", type=_PATH, required=True, help="The schema to choose for; it is written to.")
+@click.option("--schema", "schema_file", type=_PATH, required=True, help="The schema file, which gets the choice.")
 @click.option("--accepted", required=True, metavar="COLUMN[=VALUE]", help="The column that says who was accepted.")
 @click.option("--accuracy", default=0.95, show_default=True, help="The share of answers that must be the nearest row.")
-@click.option("--questions", default=1, show_default=True, type=click.IntRange(1), help="That an applicant may ask.")
-@click.option("--collusion", default=1, show_default=True, type=click.IntRange(1), help="Servers that may collude.")
-@click.option("--clamp", is_flag=True, help="Pull values beyond the schema's range to its ends.")
-@click.option("-o", "--output", type=_PATH, help="Write the schema here instead.")
-@click.option("--dry-run", is_flag=True, help="Write nothing.")
+@click.option("--questions", default=1, show_default=True, type=click.IntRange(1), help="Questions for each applicant.")
+@click.option("--collusion", default=1, show_default=True, type=click.IntRange(1), help="How many servers may collude.")
+@click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
+@click.option("-o", "--output", type=_PATH, help="Write the schema with the choice to this file instead.")
+@click.option("--dry-run", is_flag=True, help="Show the choice and write nothing.")
 @_JSON
 def advise(
     frame: Path,
@@ -339,7 +345,7 @@ def advise(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Choose levels, reveal, mask and servers for FRAME, and say what to expect before anything is deployed."""
+    """Choose levels, reveal, mask and servers for the people in FRAME, and say what to expect of the deployment."""
     console, schema = Console(), Schema.load(schema_file)
     best, tried = take_advice(
         frame,
@@ -367,7 +373,7 @@ def advise(
     )
     if not dry_run:
         console.print(
-            f"Written to {escape(str(output or schema_file))}; build the bundle with it, and serve takes it up."
+            f"Written to {escape(str(output or schema_file))}; build the bundle with it, and `terms` uses the choice."
         )
 
 

@@ -1,4 +1,4 @@
-"""What the applicant's commands share: where the servers are, who they must be, and files that hold secrets."""
+"""Options that the applicant's commands share: the servers' addresses, the keys they must have, and tickets."""
 
 from __future__ import annotations
 
@@ -21,20 +21,30 @@ UNPINNED = (
 
 
 def addressed(command: Any) -> Any:
-    """Give a command the options that say where the servers are, and who they must be."""
+    """Give a command the options for the servers' addresses, the keys they must have, and tickets."""
     for option in (
         click.option(
-            "--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1, 86_400), help="Seconds to answer."
+            "--timeout",
+            default=60.0,
+            show_default=True,
+            type=click.FloatRange(0.1, 86_400),
+            help="Seconds that a server has to answer a request.",
         ),
-        click.option("--ca", type=_PATH, help="Trust this certificate authority, in PEM, instead of the system's."),
-        click.option("--insecure", is_flag=True, help="Allow plain http to other machines: others can read along."),
+        click.option(
+            "--ca", type=_PATH, help="Trust the certificate authority in this PEM file instead of the system's."
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            help="Allow plain http to other machines; others on the network can then read the question.",
+        ),
         click.option(
             "--operator",
             "operators",
             multiple=True,
             metavar="KEY",
-            help="The public key of a server that must be among those asked, or its fingerprint: a file, or "
-            "hexadecimal digits. Get it from whoever operates that server, not from the institution. Repeatable.",
+            help="The public key, or its fingerprint, of a server that must be among those asked: a file, or "
+            "hexadecimal digits. Get it from the operator of that server, not from the institution. Repeatable.",
         ),
         click.option(
             "--issuer", metavar="KEY", help="The public key that must have signed the terms: a file, or hexadecimal."
@@ -43,21 +53,23 @@ def addressed(command: Any) -> Any:
             "--tickets",
             "ticket_file",
             type=_PATH,
-            help="A file of tickets, one a line, or - for standard input. `ask` takes the first that is not marked as "
+            help="A file of tickets, one a line, or - for standard input. `ask` uses the first that is not marked as "
             "used, and marks it.",
         ),
         click.option(
             "--ticket",
             metavar="TICKET",
             envvar="COUNTERVEIL_TICKET",
-            help="The ticket itself. Others on this machine can read it in the list of processes: better a file "
-            "(--tickets), or the environment (COUNTERVEIL_TICKET).",
+            help="The ticket itself. Others on this machine can read it in the list of processes, so a file "
+            "(--tickets) or the environment (COUNTERVEIL_TICKET) is safer.",
         ),
-        click.option("--server", "servers", multiple=True, metavar="URL", help="Repeat for each server."),
+        click.option(
+            "--server", "servers", multiple=True, metavar="URL", help="A server's address. Repeat it for each."
+        ),
         click.option(
             "--terms",
             type=_PATH,
-            help="The institution's terms file. With it, what you type is checked before any server is spoken to.",
+            help="The institution's terms file. With it, your input is checked before any server is contacted.",
         ),
     ):
         command = option(command)
@@ -72,7 +84,7 @@ def trusted(
     operators: Sequence[str],
     issuer: str | None,
 ) -> dict[str, Any]:
-    """Return the client's options that say who is trusted with what."""
+    """Return the client's options for terms, keys and connections."""
     return {
         "terms": None if terms is None else read_terms(terms),
         "timeout": timeout,
@@ -84,7 +96,7 @@ def trusted(
 
 
 def _public_key(option: str, text: str) -> bytes:
-    """Read a public key from a file, or from the hexadecimal digits of it or of its fingerprint."""
+    """Read a public key from a file, or a key or fingerprint from hexadecimal digits."""
     if not Path(text).exists():
         try:
             pin = bytes.fromhex(text)
@@ -106,7 +118,7 @@ def _trust(ca: Path | None) -> ssl.SSLContext | bool:
 
 
 def text_of(path: Path) -> str:
-    """Read a file, or standard input for -."""
+    """Read a file; - is standard input."""
     try:
         return sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,9 +1,9 @@
-"""Garbled gates: one side makes them, the other evaluates them and learns nothing of what they compute.
+"""Garbled gates: one side makes them; the other side evaluates them and learns nothing about the values.
 
 Half gates (Zahur, Rosulek, Evans, "Two halves make a whole", EUROCRYPT 2015) with free xor (Kolesnikov, Schneider,
-ICALP 2008) and point-and-permute, many gates at a time. A wire's label has 128 bits, held as two little-endian words,
-the lowest bit of the first being its colour; the labels of 0 and 1 differ by one secret number, delta, of colour 1.
-Wires are arrays of shape (bits, rows, 2).
+ICALP 2008) and point-and-permute, many gates at a time. A label of a wire has 128 bits, held as two little-endian
+words. The lowest bit of the first word is the label's colour. The labels of 0 and 1 differ by one secret number, delta,
+whose colour is 1. Wires are arrays of shape (bits, rows, 2).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from ..algebra.arrays import Bytes, Labels
 
 LABEL = 16  # bytes
-AND = 2 * LABEL  # bytes of a gate: two halves
-_KEY = b"counterveil seal"  # fixed and public; any would do
-_TAIL = LABEL - 1  # bytes more that the library wants behind its output
+AND = 2 * LABEL  # bytes of an AND gate: two halves
+_KEY = b"counterveil seal"  # fixed and public; any other value would do as well
+_TAIL = LABEL - 1  # extra bytes that `update_into` needs at the end of its output
 
 _one = np.uint64(1)
 
 
 def _permutation() -> Callable[[Labels], Labels]:
-    """Return AES-128 *decryption* under the fixed key, which a browser can do in bulk too."""
+    """Return AES-128 *decryption* under the fixed key: a browser can decrypt many blocks in one call."""
     decryptor = Cipher(algorithms.AES128(_KEY), modes.ECB()).decryptor()  # noqa: S305 - a permutation
 
     def permute(blocks: Labels) -> Labels:
@@ -52,7 +52,7 @@ def colours(labels: Labels) -> NDArray[np.uint64]:
 
 
 def tweaks(step: int, bits: int, first: int, rows: int) -> Labels:
-    """Return the tweaks of the first halves of a batch of gates: no two gates of a circuit share a step and a row."""
+    """Return the tweaks of the first halves of a batch of gates. No two gates of a circuit share both step and row."""
     made = np.empty((bits, rows, 2), dtype=np.uint64)
     made[..., 0] = np.arange(2 * first, 2 * (first + rows), 2, dtype=np.uint64)
     made[..., 1] = np.arange(step, step + bits, dtype=np.uint64)[:, None]
@@ -70,7 +70,7 @@ def wires(raw: Bytes, shape: tuple[int, ...]) -> Labels:
 
 
 class Garbler:
-    """Makes gates. Wires hold the label of 0.
+    """Make gates. A wire is held as its label of 0.
 
     Security: delta and every label that was not sent are the servers' secret.
     """
@@ -83,7 +83,7 @@ class Garbler:
         return a ^ self._delta
 
     def both(self, a: Labels, b: Labels, step: int, first: int) -> tuple[Labels, Bytes]:
-        """Return a and b, and the bytes that let the other side compute it; `step` and `first` name the gates."""
+        """Return `a AND b`, and the bytes that let the other side evaluate it; `step` and `first` number the gates."""
         bits, rows = a.shape[:2]
         inputs = np.empty((4, bits, rows, 2), dtype=np.uint64)
         inputs[0], inputs[2] = a, b
@@ -97,7 +97,7 @@ class Garbler:
         out = self._permute(inputs)
         out ^= inner
         a0, a1, b0, b1 = out[0], out[1], out[2], out[3]
-        p_a, p_b = (np.negative(colours(x))[..., None] for x in (a, b))  # all bits, or none
+        p_a, p_b = (np.negative(colours(x))[..., None] for x in (a, b))  # all ones where the colour is 1, else zeros
         a1 ^= a0
         a1 ^= self._delta & p_b  # T_G = H(A0) + H(A1) + p_b delta: the garbler's half
         a0 ^= a1 & p_a
@@ -109,17 +109,17 @@ class Garbler:
 
 
 class Evaluator:
-    """Evaluates gates. Wires hold the one label that the applicant has."""
+    """Evaluate gates. A wire is held as the one label that the applicant has."""
 
     def __init__(self) -> None:
         self._permute = _permutation()
 
     def invert(self, a: Labels) -> Labels:
-        """Return not a: the same label, which means the other bit."""
+        """Return not a: the label stays the same, since the garbler has swapped what it means."""
         return a
 
     def both(self, a: Labels, b: Labels, made: Bytes, step: int, first: int) -> Labels:
-        """Return a and b, from the bytes that the garbler made of these gates."""
+        """Return `a AND b`, from the bytes that the garbler made for these gates."""
         bits, rows = a.shape[:2]
         inputs = np.empty((2, bits, rows, 2), dtype=np.uint64)
         inputs[0], inputs[1] = a, b

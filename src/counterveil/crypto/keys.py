@@ -1,7 +1,7 @@
 """The keys of a deployment: the servers' common key, the issuer's key pair, and each server's own key pair.
 
-The issuer signs tickets, records and terms. A server signs what it says of itself, so that a client who has its public
-key from elsewhere than the institution can tell it from a copy.
+The issuer signs tickets, records and terms. A server signs what it says about itself. A client who got the server's
+public key from somebody other than the institution can then tell the server from a copy.
 
 Security: the common key is for the servers alone, the issuer's private key for the institution alone, a server's
 private key for its operator alone; public keys are for everyone. Files of secrets are readable by their owner only.
@@ -31,9 +31,9 @@ _PEM = serialization.Encoding.PEM
 
 
 class SigningKey:
-    """A private key that signs, Ed25519, each signature for one purpose: the issuer's, or a server's own.
+    """An Ed25519 private key, of the issuer or of one server. Each signature is for one purpose.
 
-    Security: for its owner. No server needs the issuer's, and the institution needs no server's.
+    Security: for its owner alone. No server needs the issuer's key, and the institution needs no server's key.
     """
 
     def __init__(self, private: Ed25519PrivateKey | None = None) -> None:
@@ -78,7 +78,7 @@ def _message(purpose: Purpose, parts: tuple[bytes, ...]) -> bytes:
 
 
 def fingerprint(public: bytes) -> str:
-    """Return a public key's fingerprint, to be read out over the telephone.
+    """Return a public key's fingerprint, which people can compare over the telephone.
 
     >>> fingerprint(bytes(32))
     '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
@@ -97,12 +97,12 @@ def _short(public: bytes) -> bytes:
 
 
 def write_keys(folder: str | Path) -> list[Path]:
-    """Write a new common key and a new issuer's key pair to a folder; never over others."""
+    """Write a new common key and a new issuer's key pair to a folder; never overwrite keys."""
     return _write(Path(folder), _common() | _pair(PRIVATE, PUBLIC))
 
 
 def write_common_key(folder: str | Path) -> list[Path]:
-    """Write a new common key to a folder; never over another."""
+    """Write a new common key to a folder; never overwrite one."""
     return _write(Path(folder), _common())
 
 
@@ -111,7 +111,7 @@ def _common() -> dict[str, bytes]:
 
 
 def write_server_keys(folder: str | Path) -> list[Path]:
-    """Write a new key pair for one server to a folder; never over another."""
+    """Write a new key pair for one server to a folder; never overwrite one."""
     return _write(Path(folder), _pair(SERVER_PRIVATE, SERVER_PUBLIC))
 
 
@@ -125,9 +125,9 @@ def _pair(private: str, public: str) -> dict[str, bytes]:
 
 def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
     paths = [folder / name for name in contents]
-    there = [path.name for path in paths if path.exists()]
-    if there:
-        raise InvalidKey(str(folder), got=f"{there[0]} there already", expected="a folder without keys")
+    existing = [path.name for path in paths if path.exists()]
+    if existing:
+        raise InvalidKey(str(folder), got=f"{existing[0]} there already", expected="a folder without keys")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, content in zip(paths, contents.values(), strict=True):
@@ -152,24 +152,25 @@ def read_common(path: str | Path) -> bytes:
 
 
 def bind_common(path: str | Path, server: int, instance: bytes) -> None:
-    """Note beside a common key which ledger a server uses with it, and refuse another: its pads would be used twice.
+    """Note beside a common key which ledger a server uses with it, and refuse another ledger.
 
-    Where nothing can be written there, this is left to the operator, who is told.
+    With another ledger a ticket could be spent twice, so that its pads would be used twice. If the note cannot be
+    written, a warning tells the operator to see to it.
     """
     key, note = key_id(read_common(path)).hex(), Path(f"{path}.server-{server}")
     try:
-        held = note.read_text("ascii").split() if note.exists() else []
-        if held[:1] != [key]:
+        noted = note.read_text("ascii").split() if note.exists() else []
+        if noted[:1] != [key]:
             note.write_text(f"{key} {instance.hex()}\n", "ascii")
-        elif held != [key, instance.hex()]:
+        elif noted != [key, instance.hex()]:
             raise InvalidKey(
                 str(path),
                 got="a common key that was used with another ledger",
                 expected="that ledger, or a new common key",
             )
     except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or "no text"
-        warnings.warn(f"{note}: {said}; a second ledger under this key would not be noticed", Unbound, stacklevel=2)
+        reason = getattr(error, "strerror", None) or "no text"
+        warnings.warn(f"{note}: {reason}; a second ledger under this key would not be noticed", Unbound, stacklevel=2)
 
 
 def read_public(path: str | Path) -> bytes:

@@ -1,8 +1,8 @@
-"""Records as servers hold them: packages, of which a part, or a mixture of several, tells nothing.
+"""Records as servers hold them: packages. A part of a package, or a mixture of several, tells nothing.
 
 An all-or-nothing transform: Rivest, "All-or-nothing encryption and the package transform", FSE 1997; proved for this
-shape by Boyko, CRYPTO 1999. A cheating applicant can get any linear mixture of packages, one record's length of it.
-Unpackaged, a mixture of records that people can guess is worth more than one record.
+shape by Boyko, CRYPTO 1999. A cheating applicant can get one linear mixture of what the servers hold, as long as
+one entry. If servers held bare records, a mixture of records that are easy to guess would tell more than one record.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from .randomness import KEY_BYTES, keystream
 
 
 def package(record: bytes, key: bytes) -> bytes:
-    """Return record xor stream(key), then key xor hash of that: all of it opens the record, a part tells nothing."""
+    """Return record xor stream(key), then key xor hash of that. The whole opens the record; a part tells nothing."""
     body = _xor(record, keystream(key)(len(record)))
     return body + _xor(key, hashlib.sha256(body).digest())
 
 
 def unpackage(packaged: bytes) -> bytes:
-    """Return the record of a whole package; of anything else, noise."""
+    """Return the record in a whole package. Anything else gives noise."""
     body, tail = packaged[:-KEY_BYTES], packaged[-KEY_BYTES:]
     return _xor(body, keystream(_xor(tail, hashlib.sha256(body).digest()))(len(body)))
 
 
 def package_all(records: Iterable[Bytes], secret: bytes) -> Bytes:
-    """Return a package of every record, an (M, length) array; the keys are the key stream of a secret."""
+    """Return a package of every record, an (M, length) array. The keys come from the key stream of a secret."""
     stream = keystream(secret)
     packages = [package(record.tobytes(), stream(KEY_BYTES)) for record in records]
     return np.frombuffer(b"".join(packages), dtype=np.uint8).reshape(len(packages), -1)

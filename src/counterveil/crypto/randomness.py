@@ -1,7 +1,7 @@
 """Where protocol randomness comes from: the applicant's pads, and the servers' common randomness.
 
-The only importer of `secrets`. Everything uniform is drawn by rejection from a cryptographic byte stream (rule 2), and
-everything the servers share is derived from their key and the whole situation it is used in (rule 4).
+Only this module imports `secrets`. Uniform numbers are drawn by rejection from a cryptographic byte stream (rule 2).
+What the servers share is derived from their key and from everything that describes its use (rule 4).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ..algebra.words import below, order_of
 from ..errors import WrongType
 
 VERSION = b"counterveil/2"
-BLOCK = 4096
+BLOCK = 4096  # elements that one substream gives
 KEY_BYTES = 32
 ID_BYTES = 16
 
-_WORD = 8
-_OCTETS = 7
+_WORD = 8  # bytes
+_DRAWN = 7  # bytes of a word that `octets` draws, so that the bound still fits a signed word
 
 
 def delimited(parts: Iterable[bytes | str | int]) -> bytes:
     """Encode parts one after the other, each behind its length; numbers as their digits.
 
-    No two sequences of bytes look alike.
+    Two different sequences of byte strings never have the same encoding.
 
     >>> delimited([b"ab", "c"]) == delimited([b"a", "bc"])
     False
@@ -43,8 +43,8 @@ def delimited(parts: Iterable[bytes | str | int]) -> bytes:
 def uniform(read: Callable[[int], bytes], q: int, count: int, in_all: int = 0) -> Vector:
     """Draw `count` integers uniform on [0:q-1]: the first accepted among masked little-endian 8-byte words.
 
-    The j-th result depends on the stream alone, not on how much of it is read at a time. With very many to be drawn
-    `in_all`, they are drawn faster.
+    The j-th result depends on the stream alone, not on how much of it is read at a time. `in_all` is how many the
+    caller draws altogether; many are drawn by machine code.
     """
     mask = (1 << (q - 1).bit_length()) - 1
     drawn = np.empty(0, dtype=np.int64)
@@ -69,17 +69,17 @@ def new_key() -> bytes:
 
 
 def new_id() -> bytes:
-    """Return a fresh 128-bit name, for a ticket or a ledger."""
+    """Return a fresh 128-bit identifier, for a ticket or a ledger."""
     return secrets.token_bytes(ID_BYTES)
 
 
 def key_id(key: bytes) -> bytes:
-    """Return a name of a common key that tells nothing of it: equal for equal keys."""
+    """Return an identifier of a common key. It is equal for equal keys, and tells nothing about the key."""
     return hmac.new(key, delimited([VERSION, "key id"]), hashlib.sha256).digest()[:ID_BYTES]
 
 
 class Randomness(Protocol):
-    """The applicant's source of pads; tests pass one that enumerates."""
+    """The applicant's source of pads. Tests pass one that enumerates all pads."""
 
     def elements(self, q: int, count: int) -> Vector: ...
 
@@ -94,19 +94,19 @@ class Fresh:
 
 def octets(draw: Randomness, count: int) -> Bytes:
     """Draw uniform bytes, seven from each integer below 2^56."""
-    drawn = draw.elements(1 << 8 * _OCTETS, -(-count // _OCTETS)).astype("<i8", copy=False)
-    return drawn.view(np.uint8).reshape(-1, _WORD)[:, :_OCTETS].reshape(-1)[:count]
+    drawn = draw.elements(1 << 8 * _DRAWN, -(-count // _DRAWN)).astype("<i8", copy=False)
+    return drawn.view(np.uint8).reshape(-1, _WORD)[:, :_DRAWN].reshape(-1)[:count]
 
 
 class CommonRandomness(Protocol):
-    """What the servers of one ticket share; tests pass one that enumerates."""
+    """The randomness that the servers of one ticket share. Tests pass one that enumerates it."""
 
     def elements(self, purpose: str, q: int, count: int, *, request: int = 0, coefficient: int = 0) -> Vector: ...
     def order(self, count: int) -> Order: ...
 
 
 class Streams(CommonRandomness, Protocol):
-    """The same, and plain bytes of it."""
+    """Common randomness that can also be read as bytes."""
 
     def substream(self, purpose: str, request: int, coefficient: int, block: int) -> Callable[[int], bytes]: ...
 
@@ -114,7 +114,7 @@ class Streams(CommonRandomness, Protocol):
 class Common:
     """Common randomness of the servers that answer one ticket, the same at each of them (rules 3 and 4).
 
-    With None for a ticket, what outlasts tickets: a situation of its own, which no ticket can be.
+    If `ticket` is None, the randomness belongs to no ticket, and differs from that of every ticket.
 
     Security: `key` is known to the servers alone; whoever holds it and an answer can undo every pad.
     """
@@ -144,9 +144,9 @@ class Common:
         return drawn
 
     def order(self, count: int) -> Order:
-        """Return the ticket's secret order: position p holds row order[p]; a stable sort of 128-bit keys.
+        """Return the ticket's secret order: position p holds row order[p]. It is a stable sort of 128-bit keys.
 
-        It is kept, since the question and the records of a ticket need the same.
+        It is cached, because the question and the record requests of a ticket need the same order.
         """
         if self._order is None or len(self._order) != count:
             self._order = self._drawn(count)

@@ -1,4 +1,4 @@
-"""Split a secret vector among servers so that any T of them learn nothing; put values at 0 back together."""
+"""Split a secret vector among servers so that any T of them learn nothing; interpolate answers at 0."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def split_sum(ring: Residues, secret: Vector, randomness: Randomness) -> Vector:
 
 
 def zero_share(field: Arithmetic, alpha: int, coefficients: Vector | Sequence[Vector]) -> Vector:
-    """Return sum_t alpha^t * coefficients[t-1], a polynomial that vanishes at 0, of T vectors; Horner."""
+    """Return sum_t alpha^t * coefficients[t-1], t = 1..T, by Horner's rule: a polynomial in alpha that is 0 at 0."""
     total = field.mul(coefficients[-1], alpha % field.q)
     for coefficient in coefficients[-2::-1]:
         total = field.mul(field.add(total, coefficient), alpha % field.q)
@@ -46,7 +46,7 @@ def zero_share(field: Arithmetic, alpha: int, coefficients: Vector | Sequence[Ve
 def reconstruct(field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int) -> Vector:
     """Return the value at 0 of the polynomials of at most `degree` that pass through the shares, one row per server.
 
-    Any degree + 1 of the servers do; what further ones say is not used.
+    The shares of the first degree + 1 servers are used; any degree + 1 would do.
     """
     alphas, shares = _paired(field, alphas, shares, degree)
     return _value_at(field, 0, alphas[: degree + 1], shares)
@@ -55,16 +55,16 @@ def reconstruct(field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vecto
 def honest(
     field: Arithmetic, alphas: Sequence[int], shares: Sequence[Vector], degree: int, wrong: int
 ) -> tuple[int, ...]:
-    """Return the places of the servers whose shares lie on polynomials of at most `degree`, all but `wrong` or fewer.
+    """Return the places of servers whose shares lie on polynomials of at most `degree`; leave out at most `wrong`.
 
-    Reed-Solomon over servers: N >= degree + 1 + 2 * wrong make the answer unique. A server that lies about one row is
-    out for all, so whole servers are left out, the fewest that will do.
+    This is Reed-Solomon decoding over servers: N >= degree + 1 + 2 * wrong makes the result unique. A server that lies
+    about one row is left out for all rows. As few servers are left out as possible.
     """
     alphas, shares = _paired(field, alphas, shares, degree + 2 * wrong)
     servers = range(len(alphas))
     for count in range(wrong + 1):
-        for out in combinations(servers, count):
-            kept = tuple(n for n in servers if n not in out)
+        for left_out in combinations(servers, count):
+            kept = tuple(n for n in servers if n not in left_out)
             if _consistent(field, [alphas[n] for n in kept], [shares[n] for n in kept], degree):
                 return kept
     raise TooManyLiars("answers", got=f"more than {wrong} that contradict the others", expected=f"at most {wrong}")

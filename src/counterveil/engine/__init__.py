@@ -1,4 +1,4 @@
-"""Where rows are scanned and records added up, and the parties that do it. `contract` says what that takes."""
+"""Scan rows, add up records, and play parties. `contract` says what a database must be able to do."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .cpu import LASTING, WORTHWHILE, CpuRecords, CpuRows, lay_out
 
 
 def as_rows(rows: Codes | Rows) -> Rows:
-    """Return codes as rows that can be scanned, without laying them out."""
+    """Return codes as rows that can be scanned, in the layout that they have."""
     return CpuRows(rows) if isinstance(rows, np.ndarray) else rows
 
 
 def hold(records: Bytes | Records) -> Records:
-    """Return an array of records as records that can be added up."""
+    """Return an array of records as `Records`, which can be added up."""
     return CpuRecords(records) if isinstance(records, np.ndarray) else records
 
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from ..algebra.arrays import Codes, Vector
 
-ROWS = 128  # of a block: what the registers hold sums of
-_SHARED = 1 << 19  # bytes that several scans go through before the next: they stay in the second cache
+ROWS = 128  # rows of a block: the registers hold a sum for each
+_SHARED = 1 << 19  # bytes of blocks that all waiting scans read before the next; they fit the second-level cache
 
 Scan = Callable[[NDArray[Any], Vector], None]
-"""What turns some blocks into a value a row."""
+"""A function that reads some blocks and writes one value for each row."""
 
 
 @dataclass(eq=False)
@@ -30,11 +30,11 @@ class _Job:
 
 
 class Blocks:
-    """A database's codes as (blocks, d, 128): filled up to whole blocks and an even number of features.
+    """A database's codes as a (blocks, d, 128) array, filled up to whole blocks and an even number of features.
 
-    Each code takes as few bytes as the largest one needs. `codes` are the same as they were given, for what only the
-    plain way can do; a memory map stays one. One scan at a time is spread over `threads`; those that are asked for
-    meanwhile are then done together, so that memory is read once for all of them.
+    Each code takes as few bytes as the largest one needs. `codes` is the array as it was given, which may be a memory
+    map; some scans can only be done on it. One scan runs at a time, on `threads` threads. Scans that are asked for
+    meanwhile wait, and then run together, so that memory is read once for all of them.
     """
 
     def __init__(self, codes: Codes, threads: int = 1) -> None:
@@ -44,7 +44,7 @@ class Blocks:
         whole = count // ROWS
         narrowest = codes.dtype if codes.dtype == np.uint8 else np.min_scalar_type(codes.max())
         self.data: NDArray[Any] = np.zeros((-(-count // ROWS), d + d % 2, ROWS), dtype=narrowest)
-        for start in range(0, whole, 256):  # so that pages of a memory map need not all be held at once
+        for start in range(0, whole, 256):  # in parts, so that a memory map is never all in memory
             end = min(start + 256, whole)
             self.data[start:end, :d] = codes[start * ROWS : end * ROWS].reshape(-1, ROWS, d).transpose(0, 2, 1)
         if count % ROWS:
@@ -56,11 +56,11 @@ class Blocks:
         return self.shape[0]
 
     def scanned(self, scan: Scan) -> Vector:
-        """Return a value of every row, by a scan of all blocks."""
+        """Return one value for every row, by a scan of all blocks."""
         own = _Job(scan, np.empty(ROWS * len(self.data), dtype=np.int64))
         self._waiting.append(own)
         with self._turn:
-            if not own.done:  # by someone who had the turn before
+            if not own.done:  # another thread, which had the turn before, may have done it
                 jobs = [own]
                 while self._waiting:
                     job = self._waiting.pop()
@@ -71,20 +71,20 @@ class Blocks:
                 except Exception:
                     if len(jobs) == 1:
                         raise
-                    jobs = [own]  # whatever failed, the others run their own
+                    jobs = [own]  # somebody's scan failed: run ours alone; the others run theirs
                     self._together(jobs)
                 for job in jobs:
                     job.done = True
         return own.values[: len(self)]
 
     def _together(self, jobs: list[_Job]) -> None:
-        """Scan blocks on all threads, each a stretch of them, a few blocks for all jobs before the next few."""
+        """Run jobs on all threads, each over a stretch of blocks: every job on a few blocks before the next few."""
         share = -(-len(self.data) // self.threads)
-        few = share if len(jobs) == 1 else max(1, _SHARED // self.data[:1].nbytes)
+        at_once = share if len(jobs) == 1 else max(1, _SHARED // self.data[:1].nbytes)
 
         def stretch(begin: int) -> None:
-            for start in range(begin, min(begin + share, len(self.data)), few):
-                end = min(start + few, begin + share)
+            for start in range(begin, min(begin + share, len(self.data)), at_once):
+                end = min(start + at_once, begin + share)
                 for job in jobs:
                     job.scan(self.data[start:end], job.values[start * ROWS : end * ROWS])
 
@@ -101,9 +101,9 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _let_go(codes: Codes) -> None:
-    """Where the codes are a file's, tell the system that they need not stay in memory beside the blocks."""
+    """If the codes are mapped from a file, let the system drop them from memory: the blocks are a copy."""
     root: object = codes
     while isinstance(root, np.ndarray):
         root = root.base
     if isinstance(root, mmap.mmap) and not codes.flags.writeable and hasattr(mmap, "MADV_DONTNEED"):
-        root.madvise(mmap.MADV_DONTNEED)  # a file's pages come back when they are read
+        root.madvise(mmap.MADV_DONTNEED)  # they are read from the file again when needed

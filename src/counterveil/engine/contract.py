@@ -1,4 +1,4 @@
-"""What the protocols need of a database: rows that are scanned, records that are added up.
+"""What protocols need from a database: rows that can be scanned, and records that can be added up.
 
 Whoever keeps rows in other processes, on other machines or on a graphics card implements these contracts. Plans and
 jobs are plain data, so that they can be sent there.
@@ -22,10 +22,10 @@ Result = TypeVar("Result", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a scan computes of every row y, mod q.
+    """What a scan computes for every row y, mod q.
 
-    A polynomial: constant + sum_j sum_k numbers[k-1][j] * y_j^k, for codes up to `largest`. Or tables, one after the
-    other in numbers[0], of such sizes: constant + sum_j of the y_j-th entry of table j.
+    A polynomial: constant + sum_j sum_k numbers[k-1][j] * y_j^k, for codes up to `largest`. Or a table: constant +
+    sum_j of entry y_j of table j. The tables stand one after the other in numbers[0], and have these `sizes`.
     """
 
     kind: Literal["polynomial", "table"]
@@ -37,7 +37,7 @@ class Plan:
 
 
 class Job(Protocol[Result]):
-    """Work that goes to where the rows are: a party over the values of some of them, the first of which is named."""
+    """Work that runs where the rows are: a party over the values of some rows, from number `first` on."""
 
     def __call__(self, values: Vector, first: int) -> Party[Result]: ...
 
@@ -49,13 +49,13 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def scan(self, plan: Plan) -> Vector:
-        """Return a value of every row, in their order."""
+        """Return one value for every row, in row order."""
 
     def begin(self, plan: Plan) -> Callable[[], Vector]:
-        """Begin a scan, beside other work where that pays; return what waits for its result."""
+        """Start a scan, in the background where that pays; return a function that waits for its result."""
 
     def host(self, plan: Plan, job: Job[T]) -> Party[list[T]]:
-        """Play a job over the values of every block of rows, where they are; return what each block comes to."""
+        """Play a job over the values of every block of rows, where the rows are; return the result of each block."""
 
 
 class Records(Protocol):
@@ -68,7 +68,7 @@ class Records(Protocol):
         """Bytes of one record."""
 
     def xor(self, chosen: NDArray[Any], start: int, end: int) -> Bytes:
-        """Return the xor of bytes start to end of the chosen records; all are read, whichever are chosen."""
+        """Return the xor of bytes start to end of the chosen records."""
 
     def combine(self, scalars: NDArray[Any]) -> Bytes:
         """Return sum_i scalars[i] * records[i] over GF(2^8)."""

@@ -1,7 +1,7 @@
 """Rows and records in this machine's memory, scanned by its processors, exactly, in one pass each.
 
-The plain way is NumPy (`plain`). The fast way needs numba, which comes with the server extra (`plans`, `scans`): codes
-are laid out in blocks where that pays. Both give the same values.
+The plain way is NumPy (`plain`). The fast way (`plans`, `scans`) needs numba, which the `server` extra installs; it
+lays codes out in blocks where that pays. Both give the same values.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .party import Party
 
 T = TypeVar("T")
 
-WORTHWHILE = 1 << 20  # bytes of codes: with fewer the plain way is done before code is compiled
-LASTING = 1 << 16  # the same for a server that stays
-_AT_ONCE = 64  # questions whose scans are begun: those that wait are done together
+WORTHWHILE = 1 << 20  # bytes of codes; with fewer, the plain way ends before numba has compiled anything
+LASTING = 1 << 16  # the same for a server, which runs long enough to repay the compiling
+_AT_ONCE = 64  # scans that may be started at a time; those that wait run together
 
 Laid = Codes | Blocks  # as they came, or laid out in blocks
 
 
 @cache
 def _plans() -> Any:
-    """Return the fast way, or None where there is no numba."""
+    """Return the module `plans`, or None without numba."""
     try:
         return importlib.import_module(".plans", __package__)
     except ImportError:
@@ -51,14 +51,14 @@ class CpuRows:
         return len(self.data)
 
     def scan(self, plan: Plan) -> Vector:
-        """Return a value of every row."""
+        """Return one value for every row."""
         if plan.kind == "polynomial":
             return polynomial(plan.field, self.data, plan.numbers, plan.largest, plan.constant)
         values = table(plan.field, self.data, plan.numbers[0], np.array(plan.sizes))
         return plan.field.add(values, plan.constant) if plan.constant else values
 
     def begin(self, plan: Plan) -> Callable[[], Vector]:
-        """Begin a scan, in a thread of its own where it is long and lets others work."""
+        """Start a scan: of blocks, in a thread of its own; of codes as they came, at once."""
         if isinstance(self.data, Blocks):
             return _beside().submit(self.scan, plan).result
         values = self.scan(plan)
@@ -108,10 +108,10 @@ def _beside() -> ThreadPoolExecutor:
 
 
 def polynomial(field: Residues, rows: Laid, coefficients: Sequence[Vector], largest: int, constant: int = 0) -> Vector:
-    """Return constant + sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
+    """Return constant + sum_j sum_k coefficients[k-1][j] * y_j^k for every row y, codes in [0:largest].
 
-    What a feature adds depends on its level alone, so a polynomial is a table; for many levels there is a shorter way
-    up to squares.
+    What a feature adds depends on its level alone, so a polynomial can be scanned as a table. If there are many levels,
+    polynomials up to squares have a faster way.
     """
     wide = isinstance(rows, Blocks) and rows.data.dtype != np.uint8
     if not isinstance(rows, Blocks) or (wide and len(coefficients) > 2):
@@ -129,7 +129,7 @@ def polynomial(field: Residues, rows: Laid, coefficients: Sequence[Vector], larg
 
 
 def table(field: Residues, rows: Laid, entries: Vector, sizes: NDArray[np.int64]) -> Vector:
-    """Return sum_j of the y_j-th entry of table j of every row y; tables of such sizes, one after the other."""
+    """Return sum_j of entry y_j of table j for every row y; the tables stand one after the other in `entries`."""
     if isinstance(rows, Blocks):
         return rows.scanned(_plans().table(rows.data, entries, sizes, field.q))
     return plain.table(field, rows, np.split(entries, np.cumsum(sizes)[:-1]))
@@ -145,8 +145,8 @@ def xor(
 ) -> Bytes:
     """Return the xor of bytes start to end of the chosen records, one per row of an (M, length) array."""
     end = records.shape[1] if end is None else end
-    many = pays(len(records) * (end - start), worthwhile) and end - start >= 64 and records.flags.c_contiguous
-    if not many or not _plans():
+    worth_it = pays(len(records) * (end - start), worthwhile) and end - start >= 64 and records.flags.c_contiguous
+    if not worth_it or not _plans():
         return plain.xor(records[:, start:end], chosen)
     total: Bytes = _plans().xor(records, chosen, start, end)
     return total

@@ -1,7 +1,7 @@
 """Parties: generators that say what they send and what they wait for, and do no input or output themselves.
 
-An applicant, a server and a dealer are all parties. Who carries the messages is for a driver: HTTP, one process
-(`play`), or a test that alters them.
+An applicant, a server and a dealer are all parties. A driver carries their messages: over HTTP, in one process
+(`play`), or in a test that alters them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ..algebra.field import Residues
 from ..errors import Stalled
 
 T = TypeVar("T")
-Role = int | Literal["applicant", "dealer"]  # servers of a run have seats 0..N-1
+Role = int | Literal["applicant", "dealer"]  # a number is the seat of a server, 0..N-1
 
 
 @dataclass(frozen=True, eq=False)
 class Send:
-    """Hand symbols to another party. It never waits."""
+    """Hand symbols to another party, without waiting."""
 
     to: Role
     symbols: NDArray[Any]
-    alphabet: Residues
+    alphabet: Residues  # the field or ring that the symbols belong to
     request: int = 0
-    among: tuple[int, ...] = ()  # the seats that this request is for; none given: all of them
+    among: tuple[int, ...] = ()  # the seats that this request is for; empty for all of them
 
 
 @dataclass(frozen=True)
 class Take:
-    """Wait for so many symbols of another party; they arrive as an array, after `check` has accepted them."""
+    """Wait for `count` symbols from another party. They arrive as an array, after `check` has accepted them."""
 
     source: Role
     count: int
@@ -55,9 +55,9 @@ Party = Generator[Effect, Any, T]
 
 
 def entered(party: Party[T], entry: Any) -> Party[T]:
-    """Return the party with one entry in the ledger: after its input has arrived, and before it computes or speaks.
+    """Return the party with one ledger entry added: after its input has arrived, before it computes or sends anything.
 
-    This is where a ticket is spent, in every protocol.
+    Every protocol spends its ticket here.
     """
     effect = next(party)
     received = (yield effect) if isinstance(effect, Take) else None
@@ -80,20 +80,20 @@ def released(party: Party[NDArray[Any] | None], alphabet: Residues) -> Party[Non
 
 
 class Inbox:
-    """Symbols that have arrived and were not yet taken, by who sent them and for which request."""
+    """Symbols that have arrived and were not yet taken, by sender and request."""
 
     def __init__(self) -> None:
         self._held: defaultdict[tuple[Role, int], deque[NDArray[Any]]] = defaultdict(deque)
         self._size: defaultdict[tuple[Role, int], int] = defaultdict(int)
 
     def put(self, source: Role, request: int, symbols: NDArray[Any]) -> None:
-        """Keep symbols."""
+        """Add symbols that have arrived."""
         if symbols.size:
             self._held[source, request].append(symbols)
             self._size[source, request] += symbols.size
 
     def size(self, source: Role, request: int) -> int:
-        """Return how many symbols wait."""
+        """Return how many symbols have not been taken yet."""
         return self._size[source, request]
 
     def has(self, take: Take) -> bool:
@@ -101,7 +101,7 @@ class Inbox:
         return self._size[take.source, take.request] >= take.count
 
     def take(self, take: Take) -> NDArray[Any]:
-        """Hand out exactly as many symbols as are wanted."""
+        """Remove and return exactly as many symbols as are wanted."""
         key, wanted, parts = (take.source, take.request), take.count, []
         held = self._held[key]
         self._size[key] -= wanted
@@ -129,8 +129,8 @@ def play(
 ) -> dict[Role, Any]:
     """Play all parties in this process until each has ended; return what each returned.
 
-    `watch` sees every message. `enter` performs ledger entries; without it they are accepted. If everybody waits, the
-    script is wrong, and `Stalled` says who waits for whom.
+    `watch` sees every message. `enter` performs ledger entries; without it, all are accepted. If everybody waits, a
+    protocol has a mistake, and `Stalled` says who waits for whom.
     """
     inboxes: dict[Role, Inbox] = {role: Inbox() for role in parties}
     results: dict[Role, Any] = {}

@@ -1,6 +1,6 @@
-"""How a server scans its rows: polynomials and tables over F_q, and xors of records, exactly, in one pass each.
+"""Scan with NumPy: polynomials and tables of rows over F_q, and sums of records, exactly, in one pass each.
 
-Rows are an (M, d) array of unsigned codes; the scan goes block by block, so that nothing of size M x d is copied.
+Rows are an (M, d) array of unsigned codes; the scan goes block by block, so that the whole array is never copied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _record_blocks(records: Bytes) -> Iterator[slice]:
 
 
 def polynomial(field: Residues, rows: Codes, coefficients: Sequence[Vector], largest: int) -> Vector:
-    """Return sum_j sum_k coefficients[k-1][j] * y_j^k of every row y, codes in [0:largest].
+    """Return sum_j sum_k coefficients[k-1][j] * y_j^k for every row y, codes in [0:largest].
 
     Powers of codes and coefficients are cut into limbs so narrow that float64 products add up below 2^53.
     """
@@ -56,7 +56,7 @@ def polynomial(field: Residues, rows: Codes, coefficients: Sequence[Vector], lar
 
 
 def _powers(codes: Codes, degree: int, *, exact: bool) -> list[Matrix]:
-    """Return y, y², …, as float64 where that holds them all, as int64 otherwise."""
+    """Return y, y², …: as float64 if that holds them exactly, else as int64."""
     first: Matrix = codes.astype(np.float64) if exact else codes.astype(np.int64)
     powers = [first]
     for _ in range(degree - 1):
@@ -70,10 +70,10 @@ def _limb(values: Matrix, width: int, which: int) -> NDArray[np.float64]:
 
 
 def table(field: Residues, rows: Codes, tables: Sequence[Vector]) -> Vector:
-    """Return sum_j tables[j][y_j] of every row y."""
+    """Return sum_j tables[j][y_j] for every row y."""
     count = len(rows)
     values = np.zeros(count, dtype=np.int64)
-    safe = (2**63 - 1) // (field.q - 1) - 1  # so many elements add up without overflow
+    safe = (2**63 - 1) // (field.q - 1) - 1  # this many elements add up without overflow
     for block in _blocks(count):
         codes, total = rows[block], values[block]
         for j, entries in enumerate(tables):

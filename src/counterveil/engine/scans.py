@@ -1,9 +1,10 @@
-"""Scans in machine code, by numba, over blocks of 128 rows: a sum a row, reduced mod q every so many features.
+"""Scan blocks of 128 rows in machine code, by numba: one sum for each row, reduced mod q before it can overflow.
 
-Where the processor has AVX-512, by vectors of 64 bytes, written out in LLVM's instructions; in plain loops elsewhere.
-*Tables* are looked up a byte of the entry at a time (a permutation of bytes looks up 64 levels in one instruction) and
-bytes are summed apart. *Polynomials* up to squares are dot products of 16-bit numbers: y - 128 and its square, less
-8192, with coefficients cut in limbs. The number of bytes or limbs is the length of a tuple, which numba compiles for.
+With AVX-512, scans use vectors of 64 bytes and are written in LLVM instructions. Other processors run plain loops.
+*Tables* are looked up one byte of the entry at a time, since a permutation of bytes looks up 64 levels in one
+instruction; each byte of the entry has a sum of its own. *Polynomials* up to squares are dot products of 16-bit
+numbers: y - 128, and its square less 8192, with coefficients cut into limbs. The number of bytes or limbs is passed as
+the length of a tuple, so that numba compiles a version for each number.
 """
 
 from __future__ import annotations
@@ -23,15 +24,14 @@ from ..algebra.compiled import compiled
 from .blocks import ROWS
 
 _NEEDED = ("avx512bw", "avx512vbmi", "avx512vnni")
-_COMPILED_FOR = (
-    cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-)  # the host's features, less those forbidden
+# The processor's features that numba may use.
+_COMPILED_FOR = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 VECTORS = all(f"+{name}" in _COMPILED_FOR for name in _NEEDED) and not getattr(numba.config, "DISABLE_JIT", 0)
-MIDDLE = 8192  # of the squares of [-128:127]
-SUMMED = 256  # features whose bytes add up below 2^16
-_WRAPPING = 7  # bytes of an entry from which on sums of so many may not fit 64 bits
-_TILE = 8  # blocks that are gone through a few features at a time, since the tables of all do not fit the first cache
-_GROUPS = range(0, ROWS, 64)  # where groups of rows begin, as many as a register has bytes
+MIDDLE = 8192  # the middle of the squares of -128..127
+SUMMED = 256  # this many bytes add up below 2^16, so this many features are summed at a time
+_WRAPPING = 7  # with this many bytes an entry, or more, sums of SUMMED entries may not fit 64 bits
+_TILE = 8  # blocks scanned together, a few features at a time, whose tables fit the first-level cache
+_GROUPS = range(0, ROWS, 64)  # where the groups of 64 rows begin; a register has 64 bytes
 _I8, _I32, _I64 = (ir.IntType(n) for n in (8, 32, 64))
 
 
@@ -51,7 +51,7 @@ _inlined: Any = njit(inline="always")
 
 
 class _Builder:
-    """What both steps need of LLVM: arrays' data, unaligned vectors, and a loop that carries sums."""
+    """LLVM code that both intrinsics need: pointers to arrays, unaligned vectors, and a loop that carries sums."""
 
     def __init__(self, context: Any, builder: Any, signature: Any) -> None:
         self.context, self.b, self.signature = context, builder, signature
@@ -70,8 +70,8 @@ class _Builder:
         loaded.align = 1
         return loaded
 
-    def soon(self, pointer: Any, offset: Any) -> None:
-        """Have a line of memory fetched that is wanted later; beyond the end does no harm."""
+    def prefetch(self, pointer: Any, offset: Any) -> None:
+        """Have a line of memory fetched into the cache; an address beyond the end does no harm."""
         place, flags = self.b.gep(pointer, [offset]), [ir.Constant(_I32, n) for n in (0, 2, 1)]
         self.call("llvm.prefetch.p0i8", ir.VoidType(), place, *flags)
 
@@ -116,10 +116,11 @@ def _add_tables(
     tables: Any,
     sums: Any,
 ) -> Any:
-    """Add up the entries of features first..last-1 of one block, a sum a row.
+    """Add up the entries of features first..last-1 of one block, one sum for each row.
 
-    Tables have 64 levels a quarter and so many bytes an entry: (feature, byte, level). The block begins `at` and the
-    one to fetch for later lies `ahead`. Where sums may wrap, those of bytes from the fifth on go behind them.
+    `tables` is an array (feature, byte, level). `quarters` is a tuple with an element for every 64 levels, `bytes_` one
+    with an element for every byte of an entry. The block begins at `at`; the one to prefetch lies `ahead` of it. If
+    sums may wrap, the sums of the fifth byte and above are also stored, behind the others.
     """
     size, planes = 64 * quarters.count, bytes_.count
     signature = types.void(quarters, bytes_, codes, *[types.intp] * 4, tables, sums)
@@ -147,13 +148,13 @@ def _add_tables(
             own = builder.mul(j, ir.Constant(_I64, planes * size))
             places = [builder.add(row, ir.Constant(_I64, g)) for g in _GROUPS]
             for place in places:
-                k.soon(block, builder.add(place, ahead_))
+                k.prefetch(block, builder.add(place, ahead_))
             groups = [k.load(block, place, bytes64) for place in places]
             after: list[Any] = []
             for p in range(planes):
                 at = [builder.add(own, ir.Constant(_I64, p * size + 64 * i)) for i in range(size // 64)]
                 parts = [k.load(entries, where, bytes64) for where in at]
-                for group in groups:  # two bytes are one word: sum words, and the upper bytes apart
+                for group in groups:  # a word holds two bytes: sum the words, and the upper bytes once more
                     found = builder.bitcast(lookup(group, parts), words32)
                     both, upper = sums[len(after)], sums[len(after) + 1]
                     after += [builder.add(both, found), builder.add(upper, builder.lshr(found, _all(8, 32, 16)))]
@@ -161,7 +162,7 @@ def _add_tables(
 
         sums = k.summed(first_, last_, _all(0, 32, 16), 2 * len(_GROUPS) * planes, add)
         for i, g in enumerate(_GROUPS):
-            parts = [_all(0, 64, 64)] * 2  # the first four bytes, and those from the fifth on
+            parts = [_all(0, 64, 64)] * 2  # sums of the first four bytes, and of the fifth byte and above
             for p in range(planes):
                 both, upper = sums[2 * (len(_GROUPS) * p + i) :][:2]
                 lower = builder.sub(both, builder.shl(upper, _all(8, 32, 16)))
@@ -190,9 +191,10 @@ def _add_products(
     _base: Any,
     sums: Any,
 ) -> Any:
-    """Add up the products of pairs first..last-1 of features of one block, in 32 bits a limb, a sum a row.
+    """Add up the products of feature pairs first..last-1 of one block: one sum for each row, of 32 bits for each limb.
 
-    Factors are of two features each: (z or squares, limb, pair); a limb is worth `base` of the one before.
+    `factors` is an array (z or squares, limb, pair); an entry holds the coefficients of two features. A limb is worth
+    `base` times the limb before it.
     """
     limbs = digits.count
     signature = types.void(digits, codes, *[types.intp] * 4, factors, types.intp, types.int64, sums)
@@ -205,7 +207,7 @@ def _add_products(
         sixteen, words32 = _vector(16, 32), _vector(32, 16)
 
         def everywhere(which: int, limb: int, pair: Any) -> Any:
-            """Return two features' limbs of a coefficient, in every lane."""
+            """Return a limb of two features' coefficients, repeated in every lane."""
             at = builder.add(builder.mul(pairs_of, ir.Constant(_I64, which * limbs + limb)), pair)
             nothing = ir.Constant(sixteen, ir.Undefined)
             one = builder.insert_element(nothing, builder.load(builder.gep(factors, [at])), ir.Constant(_I32, 0))
@@ -217,9 +219,9 @@ def _add_products(
             for g in _GROUPS:
                 places = [builder.add(at, ir.Constant(_I64, ROWS * i + g)) for i in (0, 1)]
                 for place in places:
-                    k.soon(rows, builder.add(place, ahead_))
+                    k.prefetch(rows, builder.add(place, ahead_))
                 two = [k.load(rows, place, words32) for place in places]
-                for odd in (0, 1):  # words of two rows, the one feature's beside the other's
+                for odd in (0, 1):  # a word holds two rows of a feature: put both features' side by side
                     words = builder.shuffle_vector(
                         *two, _index([x for i in range(16) for x in (2 * i + odd, 32 + 2 * i + odd)])
                     )
@@ -238,7 +240,7 @@ def _add_products(
         sums = k.summed(first_, last_, _all(0, 16, 32), ROWS // 16 * limbs, add)
         back = [row % 4 * 16 + row // 4 for row in range(64)]
         unset = ir.Constant(_vector(64, 64), ir.Undefined)
-        narrow = builder.sext(builder.trunc(base_, _I32), _I64)  # so that LLVM knows a product of 32 bits
+        narrow = builder.sext(builder.trunc(base_, _I32), _I64)  # tells LLVM that the factor has 32 bits
         one = builder.insert_element(unset, narrow, ir.Constant(_I32, 0))
         scale = builder.shuffle_vector(one, unset, _index([0] * 64))
         for g in _GROUPS:
@@ -256,25 +258,25 @@ def _add_products(
 
 @_inlined
 def _rest(total, quotient, q):  # type: ignore[no-untyped-def]
-    """Return total mod q, the total not negative (it may have wrapped) and the quotient estimated within a quarter.
+    """Return total mod q. The total is not negative, but may have wrapped. The quotient is right within a quarter.
 
-    A quarter less than the estimate is never too much, and at most one too little.
+    The quotient less a quarter, rounded down, is never too large, and is too small by at most one.
     """
     rest = total - np.int64(quotient - 0.25) * q
     return rest - q if rest >= q else rest
 
 
 @_inlined
-def _settle(sums, more, first, q, inverse, values):  # type: ignore[no-untyped-def]
-    """Add a block's sums and `more` to its values, if these are not the first; reduce mod q."""
+def _settle(sums, shift, first, q, inverse, values):  # type: ignore[no-untyped-def]
+    """Add a block's sums and `shift` to its values, or replace the values if these sums are the first; reduce mod q."""
     for row in range(ROWS):
-        total = sums[row] + more + (np.int64(0) if first else values[row])
+        total = sums[row] + shift + (np.int64(0) if first else values[row])
         values[row] = _rest(total, np.float64(total) * inverse, q)
 
 
 @_inlined
 def _settle_wrapped(sums, first, q, inverse, values):  # type: ignore[no-untyped-def]
-    """Do the same for sums that have wrapped at 2^64, but whose upper part, worth 2^32, is there too; q beyond 2^48."""
+    """Do the same for sums that may have wrapped at 2^64; the upper parts, worth 2^32, give the quotient. q > 2^48."""
     for row in range(ROWS):
         before = np.int64(0) if first else values[row]
         quotient = (np.float64(sums[ROWS + row]) * (1 << 32) + np.float64(before)) * inverse
@@ -283,7 +285,7 @@ def _settle_wrapped(sums, first, q, inverse, values):  # type: ignore[no-untyped
 
 @compiled
 def vector_table(quarters, bytes_, codes, tables, ends, q, values):  # type: ignore[no-untyped-def]
-    """Scan blocks for sum_j tables[j][y_j] mod q; features up to each of the ends are settled before the next."""
+    """Scan blocks for sum_j tables[j][y_j] mod q. Sums are reduced at every feature number in `ends`."""
     flat, blocks, block_size = codes.reshape(-1), len(codes), codes.shape[1] * ROWS
     inverse, sums = 1.0 / q, np.empty(2 * ROWS, np.int64)
     for tile in range(0, blocks, _TILE):
@@ -301,20 +303,20 @@ def vector_table(quarters, bytes_, codes, tables, ends, q, values):  # type: ign
 
 @compiled
 def vector_polynomial(digits, codes, factors, ends, base, constant, lift, q, values):  # type: ignore[no-untyped-def]
-    """Scan blocks for the products mod q, and a constant; `lift` is a multiple of q that no sum falls below -lift."""
+    """Scan blocks for constant + products, mod q. `lift` is a multiple of q so large that no sum is below -lift."""
     flat, block_size, pairs = codes.reshape(-1), codes.shape[1] * ROWS, codes.shape[1] // 2
     inverse, sums = 1.0 / q, np.empty(ROWS, np.int64)
     for block in range(len(codes)):
-        first, more = 0, lift + constant
+        first, shift = 0, lift + constant
         for end in ends:
             _add_products(digits, flat, block * block_size, block_size, first, end, factors, pairs, base, sums)  # type: ignore[call-arg]
-            _settle(sums, more, first == 0, q, inverse, values[block * ROWS : (block + 1) * ROWS])
-            first, more = end, lift
+            _settle(sums, shift, first == 0, q, inverse, values[block * ROWS : (block + 1) * ROWS])
+            first, shift = end, lift
 
 
 @compiled
 def plain_table(codes, tables, starts, often, q, values):  # type: ignore[no-untyped-def]
-    """Scan blocks for sum_j of the y_j-th entry after starts[j], mod q; sums hold so many entries and a value."""
+    """Scan blocks for sum_j of entry y_j after starts[j], mod q. Sums are reduced after every `often` entries."""
     for tile in range(0, len(codes), _TILE):
         blocks = codes[tile : tile + _TILE]
         sums = values[tile * ROWS : (tile + len(blocks)) * ROWS]
@@ -332,7 +334,10 @@ def plain_table(codes, tables, starts, often, q, values):  # type: ignore[no-unt
 
 @compiled
 def plain_polynomial(codes, ones, twos, width, constant, q, values):  # type: ignore[no-untyped-def]
-    """Add up limbs of c_1 y + c_2 y², one a row of `ones` and `twos`, each worth 2^width of the one before."""
+    """Scan blocks for constant + sum_j (c_1 y + c_2 y²) mod q.
+
+    `ones` and `twos` are arrays (limb, feature) of c_1 and c_2. A limb is worth 2^width times the limb before it.
+    """
     inverse, limbs, scale = 1.0 / q, len(ones), np.int64(1) << width
     sums = np.empty((limbs, ROWS), np.int64)
     for block in range(len(codes)):
@@ -347,16 +352,16 @@ def plain_polynomial(codes, ones, twos, width, constant, q, values):  # type: ig
         out = values[block * ROWS : (block + 1) * ROWS]
         out[:] = 0
         for limb in range(limbs - 1, -1, -1):  # Horner
-            own, more = sums[limb], constant if limb == 0 else np.int64(0)
+            own, extra = sums[limb], constant if limb == 0 else np.int64(0)
             for row in range(ROWS):
                 above = _rest(out[row] * scale, np.float64(out[row]) * scale * inverse, q)
-                total = above + _rest(own[row] + more, (np.float64(own[row]) + np.float64(more)) * inverse, q) - q
+                total = above + _rest(own[row] + extra, (np.float64(own[row]) + np.float64(extra)) * inverse, q) - q
                 out[row] = total + ((total >> 63) & q)
 
 
 @compiled
 def xor(records, stride, first, chosen, total):  # type: ignore[no-untyped-def]
-    """Xor a part of the chosen records into total, 64 bytes at a time; the last 64 of a part are taken apart."""
+    """Write the xor of a part of the chosen records to total, in strips of 64 bytes; the last strip may overlap."""
     length = total.size
     strips = length // 64
     sums = np.zeros((strips + 1, 64), np.uint8)

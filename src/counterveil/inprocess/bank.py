@@ -1,4 +1,4 @@
-"""The whole system in one process: real servers, with tickets and ledgers, and an applicant who asks them."""
+"""The whole system in one process: real servers with tickets and ledgers, and an applicant who asks them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ..terms.published import make_terms
 from ..terms.wire import SignedTerms
 
 _SERVICE = "in-process"
-_WINDOW = 600  # seconds that a ticket is good for
+_WINDOW = 600  # seconds within which a ticket must expire
 
 
 class Local:
@@ -44,7 +44,7 @@ class Local:
     def __init__(self, database: Database, deployment: Deployment) -> None:
         deployment.check_serves(database)
         self.database, self.deployment = database, deployment
-        self._issuer: Issuer | None = None  # a key that is thrown away, where the database is not signed
+        self._issuer: Issuer | None = None  # a throwaway key, if the database is not signed
         if not database.signer:
             self._issuer = Issuer()
             database = _with_blanks(database, self._issuer)
@@ -52,7 +52,7 @@ class Local:
         keys = [key.public for key in own]
         terms = make_terms(database, deployment, keys=keys, service=_SERVICE, is_open=True, window=_WINDOW)
         addresses = tuple(f"http://server-{n}" for n in range(1, len(own) + 1))
-        issued = SignedTerms(terms.text(), addresses, "0" * 128)  # nobody else reads them
+        issued = SignedTerms(terms.text(), addresses, "0" * 128)  # no signature: nobody outside this process reads it
         epoch, common = make_epoch(database, issued, deployment), new_key()
         servers = [Server(n, [epoch], key=common, own=key, ledger=MemoryLedger()) for n, key in enumerate(own, 1)]
         self._servers = {server.number: server for server in servers}
@@ -76,9 +76,9 @@ class Local:
         Parameters
         ----------
         person : a mapping from feature to value, or a frame of one row.
-        preferences : `Preferences`, or a mapping of them; single ones may be keywords: ``immutable=["age"]``.
-        spread : where the deployment gives k > 1 records, how much farther each must be than the one before.
-        clamp : pull values beyond the schema's range to its ends instead of refusing them.
+        preferences : `Preferences`, or a mapping of them; each may also be a keyword: ``immutable=["age"]``.
+        spread : if the deployment gives k > 1 records, how much more each must cost than the one before.
+        clamp : move values beyond the schema's range to its ends instead of refusing them.
         """
         wishes = Preferences.of(preferences, **more)
         values = as_person(person, self.deployment.schema.names)
@@ -88,21 +88,21 @@ class Local:
         return explain(self.deployment, costs, given, fetched)
 
     def fetch(self, own: Vector, wishes: Preferences, *, spread: float = 0.0) -> tuple[Costs, list[Record]]:
-        """Ask as a person with these codes; return what changes cost them, and the records."""
+        """Ask for a person with these codes; return the costs of their changes, and the records."""
         question, costs = compile_question(self.deployment, own, wishes)
         conversation = self._carried(question, spread=spread)
         return costs, conversation.checked(costs, self._issuer)
 
     def reveal(self, question: Question, *, deployment: Deployment | None = None) -> tuple[Seen, Record]:
-        """Return all that a question reveals, and the nearest record, for those who measure or attack their own.
+        """Return everything that a question reveals, and the nearest record, for measurements and attacks.
 
-        `deployment` may be one of one's own making, as a cheat's would be.
+        An attack may pass another `deployment` than the servers', as a cheating applicant would.
         """
         conversation = self._carried(question, deployment=deployment)
         return conversation.result(), conversation.signed(self._issuer)[0]
 
     def begun(self, question: Question, **options: Any) -> Conversation:
-        """Return a conversation about a question, under a new ticket, of which nothing was sent yet."""
+        """Return a conversation about a question, with a new ticket. Nothing of it was sent yet."""
         numbers, expires = range(1, self.deployment.scheme.needed() + 1), int(time.time()) + _WINDOW // 2
         ticket = tickets.mint(self._offer.issued.terms, numbers, expires=expires, k=self.deployment.k)
         conversation = Conversation(self._offer, ticket, question, **options)
@@ -110,14 +110,14 @@ class Local:
         return conversation
 
     def replies(self, do: Do) -> Iterator[bytes]:
-        """Hand a message to its server; return the answer, part by part."""
+        """Hand a message to its server; return the reply, part by part."""
         if do.line is None or do.message is None:
-            raise AssertionError("a message goes to somebody")
+            raise AssertionError("a message to send must name its server")
         turn = self._servers[do.line.server].turn(wire.encode(do.message), do.message.kind)
         return turn.answered().parts
 
     def _carried(self, question: Question, **options: Any) -> Conversation:
-        """Carry all messages of a question, and the answers part by part, as the conversation wants them."""
+        """Carry all messages of a question, and the replies part by part, when the conversation wants more."""
         conversation = self.begun(question, **options)
         while sent := [do for do in conversation.todo() if do.what == "send"]:
             replies = {do.line: self.replies(do) for do in sent if do.line is not None}
@@ -133,9 +133,9 @@ class Local:
 
 
 def _with_blanks(database: Database, issuer: Issuer) -> Database:
-    """Return an unsigned database as servers hold it: packages of records, with room where a signature would be.
+    """Return an unsigned database in the form that servers hold: packages of records, with zeros for signatures.
 
-    What is fetched is signed when it has come: signing all rows would take 35 µs each.
+    Fetched records are signed when they have arrived, because signing every row would take 35 µs a row.
     """
     blank = np.zeros((database.rows, SIGNATURE_BYTES), dtype=np.uint8)
     packages = package_all(np.concatenate([database.records, blank], axis=1), new_key())
@@ -151,7 +151,7 @@ def _with_blanks(database: Database, issuer: Issuer) -> Database:
 def local(database: Database | str | Path, scheme: str | None = None, **parameters: Any) -> Local:
     """Run a deployment of this database, or bundle, in one process; `parameters` are those of `Deployment.serving`.
 
-    What is not said here is as the schema's `[deployment]` says, or as `Deployment.serving` has it.
+    Parameters that are not given come from the schema's `[deployment]`, or else are the defaults.
 
     >>> from counterveil import Database, Schema, local
     >>> data = {"income": [1000, 2000, 3000, 4000], "loans": [0, 3, 1, 0], "accepted": [0, 0, 1, 1]}

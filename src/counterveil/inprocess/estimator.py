@@ -1,4 +1,4 @@
-"""A scikit-learn estimator: fit on people and verdicts, then ask for private counterfactuals; frames in, frames out."""
+"""A scikit-learn estimator: fit it on people and verdicts, then ask for private counterfactuals. It takes frames."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    schema : the public schema; by default inferred from X, whose extremes it then tells (rounded outwards).
-    accepted : the label in y of accepted people; by default the greatest number. Labels of text must be named.
+    schema : the public schema. By default it is inferred from X, and then shows the extremes of X (rounded outwards).
+    accepted : the label in y of accepted people; by default the greatest number. It must be given if labels are text.
     scheme, max_weight, shuffle, servers : as in `Deployment.of`.
-    n_neighbors : rows that `kneighbors` returns unless told otherwise.
+    n_neighbors : how many rows `kneighbors` returns by default.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         self.servers = servers
 
     def fit(self, X: Any, y: Any = None) -> PrivateCounterfactuals:
-        """Keep the rows of X whose y is the accepted label; all of them without y."""
+        """Keep the rows of X whose y is the accepted label; without y, keep all rows."""
         table = self._table(X, reset=True)
         keep = np.ones(table.count, dtype=bool)
         if y is not None:
@@ -80,7 +80,7 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         return self
 
     def kneighbors(self, X: Any, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
-        """Return the costs of the nearest accepted rows (in whole ranges) and where they stood in the X of `fit`."""
+        """Return the costs of the nearest accepted rows (in whole ranges), and their row numbers in the X of `fit`."""
         check_is_fitted(self)
         k = self.n_neighbors if n_neighbors is None else n_neighbors
         bank, table = self._bank(k), self._table(X, reset=False)
@@ -95,9 +95,9 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         return (np.array(costs), np.array(indices)) if return_distance else np.array(indices)
 
     def explain(self, X: Any, preferences: Any = None, **more: Any) -> Any:
-        """Return, for each row of X, the accepted row nearest to it, as a frame of the same make as X.
+        """Return the nearest accepted row for each row of X, as a frame of the same library as X.
 
-        Columns are those of the schema, then `cost` and `explanation`. Where nothing is feasible the row is empty and
+        Columns are those of the schema, then `cost` and `explanation`. If no row is feasible, the values are empty and
         the explanation says why.
         """
         table = self._table(X, reset=False)
@@ -132,7 +132,7 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         return Local(self.database_, deployment)
 
     def _table(self, X: Any, *, reset: bool) -> Columns:
-        """Check X as scikit-learn does and return it by columns; those of an array are called x0, x1, …"""
+        """Check X as scikit-learn does, and return its columns; the columns of an array are named x0, x1, …"""
         if hasattr(X, "columns") or hasattr(X, "column_names"):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return Columns(X)

@@ -1,4 +1,4 @@
-"""One call that plays all parties: the applicant, every server, and the record step."""
+"""Play all parties in one call: the applicant and every server, with the record step."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ..schemes.scheme import Scheme, Transcript, as_bytes, make_scheme, run
 
 
 class View(NamedTuple):
-    """All that one server sees of a question."""
+    """Everything that one server sees of a question."""
 
     query: Vector
     record_query: Bytes
 
 
 class Sent(NamedTuple):
-    """Sent sent, counted on the messages of all servers together; the record step is not in it.
+    """How many symbols were sent to and from all servers together, without the record step.
 
-    Up they are elements mod q, and down too, but for sealed reveals, which send bytes.
+    Symbols are elements mod q, except that answers of sealed reveals are bytes.
     """
 
     up: int
@@ -39,11 +39,11 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Retrieval:
-    """What came of a question, as each party saw it.
+    """The result of a question, and what each party saw.
 
-    The applicant sees `position`, `revealed` and `record`. `index` is where that row stands in `rows`, which is the
-    position itself unless the scheme shuffles. Where no position is told (-1), the package says which row
-    it is, since this process holds all of them. Server n saw `views[n - 1]` and nothing else.
+    The applicant sees `position`, `revealed` and `record`. `index` is the row's number in `rows`; it equals `position`
+    unless the scheme shuffles. If the protocol tells no position, `position` is -1, and `index` is found by comparing
+    the package with all packages, which this process has. Server n saw `views[n - 1]` and nothing else.
     """
 
     index: int
@@ -56,7 +56,7 @@ class Retrieval:
 
     @property
     def field(self) -> Residues:
-        """The field that the question was asked in."""
+        """The field or ring in which the question was computed."""
         return self.scheme.field
 
     def __repr__(self) -> str:
@@ -75,18 +75,18 @@ def retrieve(
     records: Sequence[bytes] | Bytes | None = None,
     **parameters: Any,
 ) -> Retrieval:
-    """Find the row nearest to x without any server learning x, and fetch its record; all parties in this process.
+    """Find the row nearest to x without any server learning x, and fetch its record; all parties are in this process.
 
     Parameters
     ----------
     rows : (M, d) integers, the accepted rows, codes in [0:R].
     x : d integers, the applicant's own codes.
-    largest : R, the largest code, for all features or one for each. Public; not needed with a `Scheme`.
+    largest : R, the largest code: one for all features, or one for each. Public; not needed with a `Scheme`.
     scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``), any
         pair as ``"form/reveal"``, such as ``"table/sealed"``, or a `Scheme`.
     weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
-    costs : for the form ``table`` instead of x and weights: for each feature the cost of every level.
-    records : M byte strings of one length, what is fetched; by default the row's own codes.
+    costs : the cost of every level of every feature, for the form ``table``; it replaces x and weights.
+    records : M byte strings of one length, of which one is fetched; by default each row's own codes.
     parameters : public parameters of the scheme: `max_weight`, `d_min`, `expansion`, `shuffle`, `servers`, `collusion`,
         `alphas`, `q`, `norm`, `cap`, `protocol`, `dealer`; see `make_scheme`.
 
@@ -115,12 +115,12 @@ def retrieve(
             raise WrongType("largest", got="nothing", expected="the largest code R, a public number")
         scheme = make_scheme(scheme, largest=largest, d=checks.rows(rows).shape[1], **parameters)
     codes = scheme.form.load(rows)
-    held = as_bytes(codes) if records is None else as_records(records)
-    if len(held) != len(codes):
-        raise WrongShape("records", got=len(held), expected=f"one for each of {len(codes)} rows")
+    contents = as_bytes(codes) if records is None else as_records(records)
+    if len(contents) != len(codes):
+        raise WrongShape("records", got=len(contents), expected=f"one for each of {len(codes)} rows")
 
-    common = scheme.common(new_key(), scheme.digest(codes, held), ticket=new_key())
-    packages = package_all(held, new_key())
+    common = scheme.common(new_key(), scheme.digest(codes, contents), ticket=new_key())
+    packages = package_all(contents, new_key())
     asked = run(scheme, codes, Question(x, weights, costs), common=common, records=packages)
     return Retrieval(
         index=_index(scheme, asked, packages, common),

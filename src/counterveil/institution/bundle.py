@@ -1,4 +1,4 @@
-"""The file that a database is kept in: written to one side and then renamed, and checked to the last byte when read.
+"""Write and read the file of a database: written under another name and then renamed, and every byte checked when read.
 
     magic line · length of the manifest (8 bytes) · manifest (JSON) · zeros to 4096 · codes · zeros to 4096 · records
 
@@ -48,7 +48,7 @@ class _Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a bundle says of itself."""
+    """What a bundle says about itself."""
 
     schema: Any
     record: RecordKind
@@ -56,8 +56,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counts: Counts
     codes: _Array
     records: _Array
-    signer: str = ""  # the issuer's public key, and what hides the rows from guesses at the digest
-    blind: str = ""
+    signer: str = ""  # the issuer's public key, in hexadecimal
+    blind: str = ""  # a value that only the issuer can compute: the digest confirms no guess at the rows
     digest: str = ""
     packed: str = ""  # the SHA-256 of the packages of records and signatures; made after the digest
 
@@ -164,7 +164,7 @@ def _served(manifest: Manifest) -> _Array:
 
 
 def _check_manifest(manifest: Manifest, schema: Schema) -> None:
-    """Refuse a manifest whose parts do not fit each other, before anything is made of it."""
+    """Refuse a manifest whose parts do not fit each other, before it is used."""
     rows, width = manifest.counts.rows, layout(schema, manifest.record).itemsize
     about = (manifest.codes.shape, manifest.records.shape, manifest.codes.dtype, manifest.records.dtype)
     if (
@@ -190,7 +190,7 @@ def narrow(schema: Schema) -> np.dtype[Any]:
 
 
 def to_json(value: Any) -> bytes:
-    """Return the one JSON text of a value, which digests cover."""
+    """Return the canonical JSON text of a value, which digests cover."""
     return msgspec.json.encode(value, order="deterministic")
 
 
@@ -199,7 +199,7 @@ def _little(array: Codes | Bytes) -> bytes:
 
 
 def describe(array: Codes | Bytes) -> _Array:
-    """Return what the manifest says of an array."""
+    """Return what the manifest says about an array."""
     dtype = np.dtype(array.dtype).newbyteorder("<").str
     rows, columns = array.shape
     digest = hashlib.sha256()

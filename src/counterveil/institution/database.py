@@ -2,10 +2,10 @@
 
 Security: secret to the institution and its servers.
 
-Servers need a signed database. Behind every record stands the issuer's signature of (digest, record), so that
-applicants can tell a true record from an altered one, and both are packaged, so that a mixture of records tells
-nothing. The digest is then public, and must not confirm a guess at the rows: a value that only the issuer can compute
-goes into it.
+Servers need a signed database. After every record comes the issuer's signature of (digest, record), so that applicants
+can tell a true record from an altered one. Both are packaged, so that a mixture of records tells nothing. The digest of
+a signed database is public and must not confirm a guess at the rows. So it covers a value that only the issuer can
+compute.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Database:
     blind: bytes = b""
     source: Vector | None = None  # where each row stood in the frame; known to the builder alone
     _known_digest: str = ""  # the digest, where it is known already
-    _known_packed: str = ""  # likewise
+    _known_packed: str = ""  # the SHA-256 of the packages, where it is known already
 
     def __repr__(self) -> str:
         return f"Database({len(self.codes)} rows, {len(self.schema.features)} features, records of {self.record}s)"
@@ -84,7 +84,7 @@ class Database:
         accepted : without a model, a column that says so, or a pair of column and value; with a model, the label it
             predicts for accepted people (by default True or 1).
         record : serve the ``"row"`` itself, or only the ``"cell"`` of levels it falls into.
-        min_cell : serve only cells that at least so many accepted people share over all columns of the record; more
+        min_cell : serve only cells that at least this many accepted people share over all columns of the record; more
             than 1 needs ``record="cell"``, and guards against linking an explanation to a person.
         clamp : pull values beyond the schema's range to its ends instead of refusing them.
         progress : show a progress bar.
@@ -114,7 +114,7 @@ class Database:
         first = frequent[np.unique(codes[frequent][:, schema.costed], axis=0, return_index=True)[1]]
         kept = np.zeros(people, dtype=bool)
         kept[first] = True
-        order = np.argsort(np.argsort(first))  # `rows` keeps the frame's order; the codes' order comes after
+        order = np.argsort(np.argsort(first))  # `rows` keeps the frame's order; this is the codes' order
         records = encode(schema, record, codes[kept], chosen.rows(kept))[order]
         counts = Counts(
             seen=table.count,
@@ -140,7 +140,7 @@ class Database:
 
     @cached_property
     def records(self) -> Bytes:
-        """The records alone, an (M, length) array. In a signed database they are unpackaged, 10 µs each."""
+        """The records alone, an (M, length) array. A signed database unpackages them, at 10 µs each."""
         bare = unpackage_all(self.served) if self.signer else self.served
         return bare[:, : layout(self.schema, self.record).itemsize]
 
@@ -165,12 +165,12 @@ class Database:
         digest = hashlib.sha256(bundle.to_json(named._manifest(bare.served))).digest()
         records = _watched(bare.served, "signing", bare.rows, progress)
         signatures = b"".join(issuer.sign("record", digest, record.tobytes()) for record in records)
-        behind = np.frombuffer(signatures, dtype=np.uint8).reshape(-1, SIGNATURE_BYTES)
+        columns = np.frombuffer(signatures, dtype=np.uint8).reshape(-1, SIGNATURE_BYTES)
         secret = hashlib.sha256(issuer.sign("packages", digest)).digest()
-        signed = np.hstack([bare.served, behind])
+        signed = np.hstack([bare.served, columns])
         packages = package_all(_watched(signed, "packaging", bare.rows, progress), secret)
         made = replace(named, served=packages, _known_digest=digest.hex())
-        made.__dict__["records"] = bare.served  # they are at hand: nobody need unpackage them
+        made.__dict__["records"] = bare.served  # cached, so that nobody has to unpackage them
         return made
 
     def _manifest(self, records: Bytes | None = None) -> bundle.Manifest:
@@ -224,14 +224,14 @@ def _quantise(table: Columns, schema: Schema, clamp: bool, progress: bool) -> Co
 
 
 def _chunks(table: Columns, schema: Schema) -> Iterator[tuple[int, Any, int]]:
-    """Return every feature's column with every row that a chunk begins at; one column is held at a time."""
+    """Return (feature, its column, first row) for every chunk; only one column is in memory at a time."""
     for j, name in enumerate(schema.names):
         column = table.column(name)
         yield from ((j, column, start) for start in range(0, table.count, _CHUNK))
 
 
 def _watched(parts: Iterable[Any], doing: str, count: int, progress: bool) -> Iterable[Any]:
-    """Return the parts, under a progress bar where one is wanted; only then is rich loaded."""
+    """Return the parts, under a progress bar if one is wanted; only then import rich."""
     if not progress:
         return parts
     from rich.progress import track

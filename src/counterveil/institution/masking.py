@@ -1,11 +1,11 @@
-"""Mask-PCR's preparation: how wide a mask may be, and for which questions it keeps the nearest row nearest.
+"""Prepare Mask-PCR: how wide a mask may be, and for which questions it keeps the nearest row nearest.
 
 Everything works on the costs of one question at a time: O(M log M) each, and no M x M memory. A mask uniform on
-{0..d_min-1} is exact for a question when the gap of its costs is at least d_min. Equal costs count once (rule 7); where
-all costs are equal no mask can do harm, and the gap is `UNLIMITED`.
+{0..d_min-1} is exact for a question when the gap of its costs is at least d_min. Equal costs count once (rule 7). If
+all costs are equal, no mask can do harm, and the gap is `UNLIMITED`.
 
-Security: needs the rows and questions in the clear; the institution's own work, on rejected people it knows. A d_min
-read off the data tells of the data (rule 8): publish one that you chose.
+Security: needs the rows and the questions in the clear. It is the institution's own work, on rejected people whom it
+knows. A d_min computed from the data tells something about the data (rule 8), so publish one that you chose.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def in_closure(form: Form, rows: ArrayLike, question: Question, rejected: Iterab
     If no rejected person has two rows at the same cost, their d_min is then exact for the question too. With ties it
     need not be, since d_min leaves them out (rule 7): `nearest_gap` of the question's own costs decides.
 
-    |d_i(x) - d_j(x)| >= |d_i(x_k) - d_j(x_k)| for all i, j, k. With rows sorted by d(x) it is enough to look at
-    neighbours: the left side adds up along the order, the right side at most does.
+    That means |d_i(x) - d_j(x)| >= |d_i(x_k) - d_j(x_k)| for all i, j, k. With rows sorted by d(x) it is enough to
+    compare neighbours. Along the order the left sides add up exactly, and the right side is at most the sum of its own.
 
     Paper: `remark_edit_2`, which leaves out the rows themselves.
     """

@@ -1,4 +1,4 @@
-"""Who is accepted: by a model's word, or by a column of the data."""
+"""Decide who is accepted: by a model, or by a column of the data."""
 
 from __future__ import annotations
 

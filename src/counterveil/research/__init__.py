@@ -1,1 +1,1 @@
-"""How much is given away, how fast it is, and what the papers say."""
+"""Measure how much is given away and how fast it is, attack deployments, and reproduce the paper."""

@@ -1,6 +1,6 @@
-"""Choose a deployment from data, a target accuracy and a budget of questions, and say what to expect of it.
+"""Choose a deployment for given data, a target accuracy and a number of questions, and say what to expect of it.
 
-Simulations: people and rows are drawn with a seeded generator; nothing here is protocol randomness.
+These are simulations: people and rows are drawn with a seeded generator, not with the protocol's randomness.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from .leakage import clear_costs, estimate, populations
 Floats = NDArray[np.float64]
 
 LEVELS = (5, 10, 20, 50, 100, 200)
-MASKS = (0.001, 0.003, 0.01, 0.03)  # of a change across a whole range
-_PEOPLE = 60
+MASKS = (0.001, 0.003, 0.01, 0.03)  # widths of masks; 1 is the cost of a change across a whole range
+_PEOPLE = 60  # rejected people who ask, in the simulation
 _AROUND = 320  # bytes of two envelopes with a ticket
-_LEAKING = 6  # applicants that leakage is averaged over
+_LEAKING = 6  # applicants over whom leakage is averaged
 
 
 @dataclass(frozen=True)
 class Option:
     """One deployment, and what to expect of it."""
 
-    levels: int  # the most that a number has
+    levels: int  # the most levels of a numeric feature
     deployment: Deployment
     schema: Schema
     accuracy: float
-    low: float  # a 95 % interval of it
-    high: float
-    up: int  # bytes of bodies for one question, all servers together
-    down: int
-    seconds: float  # of one server's answer here
-    bits: float  # that one question leaks
-    bounded: bool  # whether that is only an upper bound
+    low: float  # a 95 % interval of the accuracy, from here
+    high: float  # to here
+    up: int  # bytes that one question sends to all servers together
+    down: int  # bytes that all servers together send back
+    seconds: float  # how long one server's answer takes on this machine
+    bits: float  # how much one question leaks
+    bounded: bool  # whether `bits` is only an upper bound
     rows: int
 
     def bits_in_all(self, questions: int) -> float:
-        """Return what so many questions leak at the most: no more than there is to know of the rows."""
+        """Return an upper bound of what these questions leak together; it is never more than the bits of all rows."""
         return min(questions * self.bits, self.rows * math.log2(max(2, self.rows)))
 
     @property
     def name(self) -> str:
-        """Name the reveal."""
+        """The reveal, and its mask if it has one."""
         reveal = self.deployment.scheme.reveal
         return reveal.name.replace("_", " ") + (f", d_min {reveal.d_min}" if reveal.masked else "")
 
@@ -81,7 +81,7 @@ class Option:
 
 
 def coarser(schema: Schema, most: int) -> Schema:
-    """Return the schema with at most so many levels for a number."""
+    """Return the schema with at most `most` levels for each numeric feature."""
     features = tuple(
         msgspec.structs.replace(f, levels=most, step=None) if isinstance(f, Numeric) and f.steps > most else f
         for f in schema.features
@@ -103,7 +103,7 @@ def advise(
     seed: int = 1,
     progress: bool = False,
 ) -> tuple[Option, list[Option]]:
-    """Return the option that leaks least in so many questions among those accurate enough, and all that were tried."""
+    """Return the option that leaks least among those that are accurate enough, and all options that were tried."""
     if not 0 < accuracy <= 1:
         raise OutOfRange("accuracy", got=accuracy, expected="a share, above 0 and at most 1")
     checks.integer("questions", questions, 1)
@@ -126,10 +126,10 @@ def advise(
 
 
 def _rejected(table: Columns, schema: Schema, accepted: Any, generator: np.random.Generator) -> list[dict[str, Any]]:
-    """Return people who were not accepted: those who would ask."""
-    turned_down = np.flatnonzero(~accepted_rows(table, schema, None, accepted))
+    """Return people who were rejected, since they are the ones who would ask."""
+    rejected = np.flatnonzero(~accepted_rows(table, schema, None, accepted))
     everyone, people = table.people(), []
-    for i in generator.permutation(turned_down):
+    for i in generator.permutation(rejected):
         person = {name: everyone[int(i)].get(name) for name in schema.names}
         refused = [f for f in schema.cost_features if f.missing == "refuse" and is_missing(person[f.name])]
         if not refused:
@@ -166,13 +166,13 @@ def _options(
     trials: list[tuple[str, int]] = [(OPENED, 1), *(("table/masked_differences", m) for m in masks), (SEALED, 1)]
     opened = _seconds(plain, rows)
     for scheme, d_min in trials:
-        k = 1 if d_min > 1 or scheme == SEALED else chosen.get("k", 1)  # these keep the nearest row alone
+        k = 1 if d_min > 1 or scheme == SEALED else chosen.get("k", 1)  # these reveals are for the nearest row only
         try:
             made = Deployment.of(
                 schema, record=database.record, **(chosen | {"scheme": scheme, "d_min": d_min, "k": k})
             )
         except NotOffered:
-            continue  # sealed takes two servers that do not collude
+            continue  # a sealed reveal needs exactly two servers, which do not collude
         seconds = opened
         if scheme == SEALED:
             if made.download(len(rows)) > limit << 20:
@@ -211,14 +211,14 @@ def _options(
 
 
 def _wilson(share: float, count: int) -> tuple[float, float]:
-    """Return a 95 % interval of a share: Wilson's, which is one at the ends too."""
+    """Return Wilson's 95 % interval of a share; it is right even for shares of 0 and 1."""
     z2 = 1.96**2 / count
     middle, half = share + z2 / 2, 1.96 * math.sqrt(share * (1 - share) / count + z2 / 4 / count)
     return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
 
 
 def _exact_costs(schema: Schema, database: Database, table: Columns, people: list[dict[str, Any]]) -> list[Floats]:
-    """Return, for each person, what every row would cost without levels: l2 over ranges, 1 for a category."""
+    """Return what every row costs each person without quantisation: squares of parts of a range, 1 for a category."""
     source = database.source if database.source is not None else np.arange(len(database.codes))
     everyone = table.people()
     totals = [np.zeros(len(source)) for _ in people]
@@ -228,10 +228,10 @@ def _exact_costs(schema: Schema, database: Database, table: Columns, people: lis
         for total, person in zip(totals, people, strict=True):
             own: Any = person.get(feature.name)
             if isinstance(feature, Numeric) and not is_missing(own):
-                gone = np.array([is_missing(v) for v in values])
+                missing = np.array([is_missing(v) for v in values])
                 numbers = np.array([feature.low if is_missing(v) else float(v) for v in values])
                 total += np.where(
-                    gone, 1.0, (feature.position(numbers) - feature.position(np.array([float(own)]))) ** 2
+                    missing, 1.0, (feature.position(numbers) - feature.position(np.array([float(own)]))) ** 2
                 )
                 continue
             code = int(feature.codes([own], clamp=True)[0])
@@ -245,12 +245,12 @@ def _exact_costs(schema: Schema, database: Database, table: Columns, people: lis
 def _seconds(deployment: Deployment, codes: Codes) -> float:
     """Time one answer of one server."""
     scheme = deployment.scheme
-    held = deployment.rows(codes)
-    common = scheme.common(new_key(), scheme.digest(held), new_key())
+    rows = deployment.rows(codes)
+    common = scheme.common(new_key(), scheme.digest(rows), new_key())
     question, _ = compile_question(deployment, np.zeros(codes.shape[1], dtype=np.int64), Preferences())
     query = scheme.query(question, Fresh())[0]
     began = time.perf_counter()
-    for _ in scheme.stream(1, held, query, common):
+    for _ in scheme.stream(1, rows, query, common):
         pass
     return time.perf_counter() - began
 
@@ -260,6 +260,6 @@ def write_choice(option: Option) -> Schema:
     limit = option.schema.choice({}).get("download_limit")
     made = option.deployment.parameters().chosen()
     if "norm" not in option.deployment.scheme.form.options:
-        del made["norm"]  # it says nothing
+        del made["norm"]  # this form does not use it
     chosen = Chosen(**made, download_limit=limit)
     return msgspec.structs.replace(option.schema, deployment=chosen)

@@ -1,7 +1,7 @@
-"""Attack one's own deployment: what an applicant with many tickets, or with crafted questions, learns of the rows.
+"""Attack one's own deployment, to see what an applicant with many tickets or crafted questions learns of the rows.
 
-Each attack sees only what an applicant sees: the terms, and what is revealed for the questions it asks. It is told the
-right rows afterwards, to count. Simulations: what is asked is drawn with a seeded generator.
+Each attack sees only what an applicant sees: the terms, and what its questions reveal. The true rows are compared with
+the attack's guess afterwards. These are simulations: their questions come from a seeded generator.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..terms.deployment import Deployment
 from .oracles import Oracle, Shown, in_process, unbounded
 
 OVERSIZED = 2**61 - 1
-_TICKETS = "few tickets; sealed"
-_ROW = "sealed: a ticket is a row"
+_TICKETS = "few tickets; sealed"  # texts of `Report.stopped_by`
+_ROW = "sealed: one row a ticket"
 
 
 @dataclass(frozen=True)
 class Point:
-    """What an attack had after so many tickets."""
+    """What an attack had recovered after a number of tickets."""
 
     tickets: int
     rows: float  # share of rows recovered whole
@@ -54,7 +54,7 @@ class Report:
 
     @property
     def last(self) -> Point:
-        """Where it ended."""
+        """The end of the curve."""
         return self.curve[-1]
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,13 +64,13 @@ class Report:
 
 
 def _point(tickets: int, guess: Vector, known: Vector, rows: Vector) -> Point:
-    """Count what a guess has right; `known` marks the columns it speaks of. Rows are matched by their place."""
+    """Count the right values of a guess, row i against true row i. `known` marks the columns that it has guessed."""
     right = (guess == rows) & known
     return Point(tickets, float(right.all(axis=1).mean()), float(right.mean()))
 
 
 def _costs(scheme: Scheme, shown: Shown, rows: int) -> Vector:
-    """Return costs by position, as far as they are shown: where none is, only that one position costs least."""
+    """Return the costs by position. If no cost is revealed, return 0 for the fetched position and 1 for all others."""
     if isinstance(scheme.reveal, Opened):
         return scheme.reveal.relative(scheme.field, shown.revealed)
     costs = np.ones(scheme.protocol.positions(rows), dtype=np.int64)
@@ -82,10 +82,10 @@ def _costs(scheme: Scheme, shown: Shown, rows: int) -> Vector:
 
 
 def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,)) -> list[Point]:
-    """Ask from the origin and from the end of every axis: d + 1 honest questions to a form of power 2.
+    """Ask from the origin and from the end of every axis: d + 1 honest questions to a form of the question of power 2.
 
-    ‖y‖² - ‖y - R e_j‖² = 2R y_j - R². Differences leave all rows shifted by one unknown vector, which the norms tell,
-    together with one-hot columns that sum to a constant. A mask averages out over `repeats`.
+    ‖y‖² - ‖y - R e_j‖² = 2R y_j - R². With differences, all rows are shifted by one unknown vector. It follows from the
+    norms, and from one-hot columns, which sum to a constant. A mask is averaged out over `repeats`.
     """
     deployment = oracle.deployment
     R, d, truth = deployment.tariff.stretch, rows.shape[1], rows.astype(np.int64)
@@ -110,7 +110,7 @@ def multilateration(oracle: Oracle, rows: Codes, *, repeats: Sequence[int] = (1,
 
 
 def _from_differences(deployment: Deployment, norms: Any, along: Any) -> Vector:
-    """Find the first row from the norms: ‖y_i‖² - ‖y_1‖² = ‖δ_i‖² + 2 y_1·δ_i, and what is known to be constant."""
+    """Find the first row from the norms, ‖y_i‖² - ‖y_1‖² = ‖δ_i‖² + 2 y_1·δ_i, and from sums that are constant."""
     delta = np.rint(along - along[0])
     equations = [2 * delta]
     right = [(norms - norms[0]) - (delta**2).sum(axis=1)]
@@ -120,7 +120,7 @@ def _from_differences(deployment: Deployment, norms: Any, along: Any) -> Vector:
         width = feature.largest + 1 if one_hot else 1
         if one_hot:
             unit = np.eye(delta.shape[1])[start : start + width]
-            never = (delta[:, start : start + width] == 0).all(axis=0)  # a category that no row has, if any changes
+            never = (delta[:, start : start + width] == 0).all(axis=0)  # a category that no row has
             equations += [unit.sum(axis=0, keepdims=True), unit[never]]
             right += [np.array([deployment.tariff.stretch], dtype=np.float64), np.zeros(int(never.sum()))]
         start += width
@@ -132,23 +132,24 @@ def _from_differences(deployment: Deployment, norms: Any, along: Any) -> Vector:
 
 
 class Digits:
-    """Questions that put each feature of a group at a digit of its own, so that a row's cost tells all their levels.
+    """Questions that give each feature of a group its own digit of the cost, so that a row's cost tells their levels.
 
-    A mask is outdone by larger digits. Where only differences are revealed, the record that comes with the answer tells
-    what they are differences from.
+    Larger digits defeat a mask. If only differences are revealed, the fetched record gives the cost of one row, and so
+    the costs of all.
     """
 
     def __init__(self, deployment: Deployment, most: int, *, linked: bool = False) -> None:
         self.schema, self.reveal = deployment.schema, deployment.scheme.reveal
         self.levels = [f.largest + 1 for f in self.schema.cost_features]
-        self._shifted = self.reveal.differences or not isinstance(self.reveal, Opened)  # costs are known up to a shift
+        # Whether the revealed costs are all shifted by one unknown number.
+        self._shifted = self.reveal.differences or not isinstance(self.reveal, Opened)
         self._scale = (2 if self.reveal.differences else 1) * self.reveal.d_min if self.reveal.masked else 1
         largest = [levels - 1 for levels in self.levels]
         self.keys = link_keys(largest, most // self._scale) if linked else []
         self.groups = digit_groups(largest, most // self._scale, self.keys)
 
     def question(self, group: Sequence[int]) -> Question:
-        """Return the question that tells a group's levels."""
+        """Return the question whose costs tell the levels of a group of features."""
         tables, place = [np.zeros(n, dtype=np.int64) for n in self.levels], self._scale
         for feature in group:
             tables[feature] = np.arange(self.levels[feature]) * place
@@ -156,7 +157,7 @@ class Digits:
         return Question(costs=tables)
 
     def read(self, group: Sequence[int], oracle: Oracle, rows: int) -> Vector:
-        """Ask, and return the levels of every row, one column for each feature of the group."""
+        """Ask, and return the levels of every row: one column for each feature of the group."""
         question, scheme = self.question(group), oracle.deployment.scheme
         seen = oracle.reveal(question)
         shown = _costs(scheme, seen, rows)
@@ -173,7 +174,7 @@ class Digits:
 
 
 def level_reading(oracle: Oracle, rows: Codes, *, most: int | None = None) -> list[Point]:
-    """Ask with tables that tell the levels of several features at once; honest ones, unless `most` says otherwise."""
+    """Ask with tables that tell the levels of several features at once; honest ones unless `most` is above the cap."""
     truth = rows.astype(np.int64)
     guess, known = np.full(truth.shape, -1), np.zeros(truth.shape[1], dtype=bool)
     digits = Digits(oracle.deployment, most or oracle.deployment.tariff.cap)
@@ -185,14 +186,14 @@ def level_reading(oracle: Oracle, rows: Codes, *, most: int | None = None) -> li
 
 
 def crafted(oracle: Oracle, rows: Codes) -> list[Point]:
-    """Read levels off numbers as large as the field holds: what one row's number can hold, it tells (rule 5)."""
+    """Read levels off costs as large as the field holds; a larger field would give away more at once (rule 5)."""
     return level_reading(oracle, rows, most=unbounded(oracle.deployment.scheme).form.bound)
 
 
 def linking(oracle: Oracle, rows: Codes) -> list[Point]:
-    """Join answers in different orders on features that every question tells: rows with a key of their own are linked.
+    """Join answers in different orders on key features that every question tells. Rows with a unique key are linked.
 
-    The tables are as large as the field allows, which no server can see. Where one answer holds all features there is
+    The tables are as large as the field allows, which no server can notice. If one answer tells all features, there is
     nothing to join.
     """
     truth, most = rows.astype(np.int64), unbounded(oracle.deployment.scheme).form.bound
@@ -227,7 +228,7 @@ def _linked(tickets: int, joined: dict[tuple[int, ...], dict[int, int]], keys: l
 
 
 def probing(oracle: Oracle, rows: Codes, *, tickets: int = 100, seed: int = 1) -> list[Point]:
-    """Ask as random people and keep the records: what even the nearest row alone gives away."""
+    """Ask for random people and keep the records. Every reveal gives away that much."""
     schema, generator = oracle.deployment.schema, np.random.default_rng(seed)
     found: set[bytes] = set()
     points = []
@@ -243,7 +244,7 @@ def probing(oracle: Oracle, rows: Codes, *, tickets: int = 100, seed: int = 1) -
 
 
 def one_hot(database: Database) -> Database:
-    """Return the database with its categories one-hot, as `linear` and `euclidean` deployments need them."""
+    """Return the database with one-hot categories, which `linear` and `euclidean` deployments need."""
     features = tuple(
         msgspec.structs.replace(f, encoding="one-hot") if isinstance(f, Categorical) else f
         for f in database.schema.features
@@ -262,7 +263,7 @@ class _Plan:
 
     @property
     def against(self) -> str:
-        """Name the deployment."""
+        """The deployment's name in the report."""
         extra = [f"d_min {self.parameters['d_min']}"] if "d_min" in self.parameters else []
         extra += ["shuffled"] if self.parameters.get("shuffle") else []
         extra += ["q = 2^61 - 1"] if self.field else []
@@ -274,7 +275,7 @@ def _plans(d_min: int | None) -> Iterator[_Plan]:
         yield _Plan("multilateration", f"linear/{reveal}", _TICKETS, multilateration, {"shuffle": False})
         yield _Plan("level reading", f"table/{reveal}", _TICKETS, level_reading, {"shuffle": False})
     masked: dict[str, Any] = {"shuffle": False, "d_min": d_min}
-    yield _Plan("level reading", "table/masked", _TICKETS + ": larger digits outdo a mask", level_reading, masked)
+    yield _Plan("level reading", "table/masked", _TICKETS + ": larger digits defeat a mask", level_reading, masked)
     repeats = (1, 2, 4, 8, 16, 32)
     stops = "few tickets; sealed: a mask only delays"
     yield _Plan("averaging a mask", "euclidean/masked", stops, lambda *a: multilateration(*a, repeats=repeats), masked)
@@ -291,30 +292,30 @@ def _plans(d_min: int | None) -> Iterator[_Plan]:
 def attack_all(
     database: Database, *, d_min: int | None = None, tickets: int = 100, progress: bool = False
 ) -> list[Report]:
-    """Run what applies to the deployment as it was chosen, and every attack against one that it is meant for.
+    """Attack the deployment that the schema chose; then run every attack against a deployment that it is meant for.
 
-    `d_min` is the mask to average out: by default one that hides two levels.
+    `d_min` is the width of the mask to average out; by default it hides two levels.
     """
     reports = []
     d_min = d_min or 4 * Tariff(database.schema, 1, 1).stretch
     for plan in track(list(_plans(d_min)), description="attacks", transient=True, disable=not progress):
         form, _ = pair_named(plan.scheme)
-        held = database if form_named(form).tabular else one_hot(database)
+        target = database if form_named(form).tabular else one_hot(database)
         try:
-            deployment = Deployment.of(held.schema, scheme=plan.scheme, record=held.record, **plan.parameters)
+            deployment = Deployment.of(target.schema, scheme=plan.scheme, record=target.record, **plan.parameters)
         except NotOffered:
             continue  # this schema has no such deployment
         if plan.field is not None:
             deployment = replace(deployment, scheme=replace(deployment.scheme, field=Field(plan.field)))
-        oracle = in_process(held, deployment)
-        curve = plan.run(oracle, deployment.rows(held.codes))
+        oracle = in_process(target, deployment)
+        curve = plan.run(oracle, deployment.rows(target.codes))
         reports.append(Report(plan.attack, plan.against, tuple(curve), plan.stopped_by))
     chosen = Deployment.serving(database)
     return [*attack_deployment(in_process(database, chosen), database, tickets=tickets), *reports]
 
 
 def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100) -> list[Report]:
-    """Run what applies to one deployment: as it was chosen, or as it is served."""
+    """Run the attacks that apply to one deployment."""
     scheme = oracle.deployment.scheme
     reveal, rows = scheme.reveal, oracle.deployment.rows(database.codes)
     against = f"{scheme.form.name}/{reveal.name}"
@@ -328,4 +329,4 @@ def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100)
     elif not reveal.shuffle and scheme.form.power == 2:
         reports.append(Report("multilateration", against, tuple(multilateration(oracle, rows)), _TICKETS))
     probed = tuple(probing(oracle, rows, tickets=tickets))
-    return [*reports, Report("probing", against, probed, "few tickets: one is a row")]
+    return [*reports, Report("probing", against, probed, "few tickets: each gives one row")]

@@ -1,7 +1,8 @@
-"""Speed beside others', in one run on the same rows: what a private answer costs, and what the machine could do.
+"""Compare speed with other software, in one run on the same rows, and with what the machine can do at most.
 
-Every figure is the best of a few rounds, since these machines are shared. A peer whose package is not installed is left
-out and named. Peers do the same job as far as they can: the nearest of M rows by squared distance.
+Every figure is the best of a few rounds, because other programs may use the machine too. A peer is other software for
+the same job, as far as it can do it: find the nearest of M rows by squared distance. A peer that is not installed is
+left out and named.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from .processes import serving
 RECORD = 146  # bytes: a signed record of the German credit data
 NOBODY, SERVER, TWO, THREE = (
     "none: all is in the clear",
-    "one server, however bad; a lattice assumption",
+    "one server, which need not be honest; a lattice assumption",
     "two servers that do not collude; no assumption",
-    "three parties, of whom one may be bad",
+    "three parties, of whom one may be dishonest",
 )
-_SMALL = 1_000  # rows for those who are slow
+_SMALL = 1_000  # rows for slow peers
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One thing that was timed: milliseconds for one question, and bytes that were read for it."""
+    """One measurement: milliseconds for one question, and how many bytes were read for it."""
 
     what: str
     trust: str
@@ -66,7 +67,7 @@ class Timed:
 
 
 def best(work: Callable[[], object], rounds: int = 9) -> float:
-    """Return the milliseconds of the quickest of a few rounds, after one to warm up."""
+    """Return the milliseconds of the fastest round, after one round to warm up."""
     work()
     times = []
     for _ in range(rounds):
@@ -84,7 +85,7 @@ def _needed(name: str, extra: str) -> Any:
 
 
 def _reading(data: Any, threads: int) -> Callable[[], object]:
-    """Return what reads memory and does nothing else with it: the machine's own limit."""
+    """Return a function that only reads memory. Its time is the machine's own limit."""
     numba = _needed("numba", "counterveil[server]")
 
     def read(words):  # type: ignore[no-untyped-def]
@@ -106,14 +107,14 @@ def _codes(rows: int, d: int, levels: int) -> Any:
 
 
 def _scan(scheme: Scheme, codes: Any, threads: int) -> Callable[[], object]:
-    """Return what one server computes for one question: a value a row."""
+    """Return a function that does one server's scan for one question: it computes a value for each row."""
     laid = engine.lay_out(codes, threads=threads, worthwhile=0)
     query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
     return lambda: scheme.form.evaluate(scheme.field, laid, query)
 
 
 def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
-    """Time the scan of one question, of every form, beside a streaming read of the same bytes."""
+    """Time the scan for one question, for every form of the question, and a streaming read of the same bytes."""
     codes = _codes(rows, d, 256)
     yield Timed("streaming read of the codes", "", best(_reading(codes, threads)), rows, codes.size)
     forms: tuple[tuple[str, int, dict[str, Any]], ...] = (
@@ -122,9 +123,9 @@ def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
     )  # fmt: skip
     for name, levels, weights in forms:
         scheme = make_scheme(f"{name}/distances", largest=levels - 1, d=d, **weights)
-        held = codes if levels == 256 else codes % np.uint8(levels)
+        coded = codes if levels == 256 else codes % np.uint8(levels)
         what = f"{name}, {levels} levels, q of {scheme.field.bits} bits"
-        yield Timed(what, TWO, best(_scan(scheme, held, threads)), rows, codes.size)
+        yield Timed(what, TWO, best(_scan(scheme, coded, threads)), rows, codes.size)
     count = max(1, codes.size // RECORD)
     records = np.random.default_rng(2).integers(0, 256, (count, RECORD), dtype=np.uint8)
     spir = make_spir(servers=2, collusion=1, length=RECORD)
@@ -140,7 +141,7 @@ def scans(rows: int, d: int, threads: int) -> Iterator[Timed]:
 
 
 def together(rows: int, d: int, threads: int, count: int = 64) -> Iterator[Timed]:
-    """Time questions that come one after the other, and as many at once, which are scanned together."""
+    """Time questions one after the other, and the same number at once, which one scan may answer together."""
     forms: tuple[tuple[str, int, dict[str, Any]], ...] = (
         ("linear", 256, {"max_weight": 10}),
         ("table", 16, {"cap": 2250}),
@@ -173,7 +174,7 @@ def _exhaust(way: Callable[..., Any], work: Callable[[Any], object], over: list[
 
 
 def shapes(threads: int, size: int = 1 << 25) -> Iterator[Timed]:
-    """Time scans of as many bytes in other shapes: odd sizes, wide codes, large fields."""
+    """Time scans of the same number of bytes in other shapes: odd sizes, wide codes, large fields."""
     cases = [(levels, d, 26) for levels in (16, 256, 1000) for d in (16, 20, 63, 64, 256)]
     cases += [(levels, 64, bits) for bits in (33, 45, 61) for levels in (16, 256, 1000)] + [(4096, 64, 26)]
     generator = np.random.default_rng(3)
@@ -194,11 +195,11 @@ def shapes(threads: int, size: int = 1 << 25) -> Iterator[Timed]:
 
 
 def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:
-    """Time one server's whole answer: scan, order, pads, and for sealed the gates."""
+    """Time one server's whole answer: the scan, the order, the pads, and the gates of a sealed reveal."""
     codes = _codes(rows, d, 16)
     for name, shuffle in (("table/distances", False), ("table/differences", True), ("table/sealed", True)):
         if name.endswith("sealed") and rows > 100_000:
-            continue  # beyond what `auto` would take
+            continue  # too many rows for "auto" to choose a sealed reveal
         scheme = make_scheme(name, largest=15, d=d, cap=2250, shuffle=shuffle)
         query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
         laid = engine.lay_out(codes, threads=threads, worthwhile=0)
@@ -212,7 +213,7 @@ def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:
 
 
 def plain_peers(rows: int, d: int, threads: int) -> Iterator[Timed | str]:
-    """Time exact search in the clear; a name alone is a peer that is not installed."""
+    """Time exact search in the clear; yield only the name of a peer that is not installed."""
     codes = _codes(rows, d, 256)
     one, many = codes[:1].astype(np.float32), codes.astype(np.float32)
     try:
@@ -238,7 +239,7 @@ def plain_peers(rows: int, d: int, threads: int) -> Iterator[Timed | str]:
 
 
 def private_peers(d: int) -> Iterator[Timed | str]:
-    """Time what a Python user would take for privacy instead, on a thousand rows."""
+    """Time other Python packages for private computation, on a thousand rows."""
     codes = _codes(_SMALL, d, 16)
     scheme = make_scheme("baseline", largest=15, d=d)
     yield Timed("ours: one server's answer, baseline", TWO, _whole(scheme, codes), _SMALL)
@@ -253,14 +254,14 @@ def private_peers(d: int) -> Iterator[Timed | str]:
         context = tenseal.context(tenseal.SCHEME_TYPE.BFV, poly_modulus_degree=4096, plain_modulus=1032193)
         context.generate_galois_keys()
         hidden = tenseal.bfv_vector(context, [int(v) for v in codes[0]])
-        few = [[int(v) for v in row] for row in codes[:50]]
-        each = best(lambda: [hidden.dot(row) for row in few], 2) / len(few)  # every row takes the same
+        some = [[int(v) for v in row] for row in codes[:50]]
+        each = best(lambda: [hidden.dot(row) for row in some], 2) / len(some)  # every row takes the same time
         yield Timed("TenSEAL, BFV: y·x of every row", SERVER, each * _SMALL, _SMALL)
     if importlib.util.find_spec("mpyc") is None:
         yield "MPyC (pip install mpyc)"
     else:
         with tempfile.TemporaryDirectory() as folder:
-            program = Path(folder) / "nearest.py"  # a file, since it starts itself anew for every party
+            program = Path(folder) / "nearest.py"  # a file, because MPyC starts it once more for every party
             program.write_text(_MPYC.format(rows=_SMALL, d=d))
             command = [sys.executable, str(program), "-M3", "--no-log"]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=600)  # noqa: S603
@@ -304,13 +305,13 @@ def _whole(scheme: Scheme, codes: Any) -> float:
 
 
 def _loop(scheme: Scheme, codes: Any) -> list[int]:
-    """Answer row by row, in Python's integers."""
+    """Answer row by row, with Python's integers."""
     q, query = scheme.field.q, [int(v) for v in scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]]
     return [sum((int(y) - x) ** 2 for y, x in zip(row, query, strict=True)) % q for row in codes]
 
 
 def scaling(threads: int, most: int = 10_000_000) -> Iterator[Timed]:
-    """Time the scan of `table` with 16 levels as rows and features grow: the time a code should stay the same."""
+    """Time the scan of `table` with 16 levels as rows and features grow; the time for each code should not change."""
     for rows, d in [(10**n, 32) for n in range(3, 8)] + [(1_000_000, d) for d in (8, 16, 64, 128, 256)]:
         if rows > most:
             continue
@@ -322,7 +323,7 @@ def scaling(threads: int, most: int = 10_000_000) -> Iterator[Timed]:
 
 @dataclass(frozen=True)
 class WholeQuestion:
-    """A whole question: the median of a few, and the bytes of bodies up and down."""
+    """A whole question: the median time of several, and the bytes of message bodies up and down."""
 
     what: str
     rows: int
@@ -360,7 +361,7 @@ def questions(rows: int, d: int, rounds: int = 7) -> Iterator[WholeQuestion]:
 
 
 def _bodies(client: Client) -> tuple[int, int]:
-    """Return how many bytes of bodies went up and came down so far, at all servers."""
+    """Return how many bytes of message bodies went to and came from all servers until now."""
     return sum(p.traffic.body_up for p in client.peers), sum(p.traffic.body_down for p in client.peers)
 
 

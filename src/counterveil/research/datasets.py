@@ -1,4 +1,4 @@
-"""Data that comes with the package, for demonstrations and tests; `data/README.md` says where it is from."""
+"""Data that comes with the package, for demonstrations and tests; `data/README.md` names its source."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The paper's tables and its figure, claim by claim: what it prints, beside what comes out here.
+"""Reproduce the paper's tables and its figure: each printed number, beside the number that this code computes.
 
-Simulations: rows and applicants are drawn with a seeded generator; the protocol's own randomness is not.
+These are simulations: rows and applicants come from a seeded generator. The protocol's own randomness does not.
 
 Paper: `table_leakageValues`, `table_leakageValuesCompas`, `fig_accQuantizationTradeOff`.
 """
@@ -55,7 +55,7 @@ CEILING = (math.log(100_000) / math.log(2003), "where counting 100,000 samples s
 
 @dataclass(frozen=True)
 class Claim:
-    """One number: as the paper or the protocol prints it, and as it comes out here."""
+    """One number as the paper or `docs/protocol.md` prints it, and as this code computes it."""
 
     what: str
     printed: float | None
@@ -73,7 +73,7 @@ class Claim:
 
 
 def data_file(name: str, folder: Path | None = None) -> Path:
-    """Return a data file: from a folder, or COUNTERVEIL_DATA, or downloaded once into the user's cache and checked."""
+    """Return a checked data file: from `folder`, or COUNTERVEIL_DATA, or downloaded once into the user's cache."""
     where = folder or (Path(os.environ["COUNTERVEIL_DATA"]) if os.environ.get("COUNTERVEIL_DATA") else None)
     if where is not None:
         path = where / name
@@ -108,7 +108,7 @@ _COMPAS_COLUMNS += ["c_charge_degree", "is_recid", "two_year_recid"]
 
 
 def _reduced(path: Path) -> Path:
-    """Keep of ProPublica's file what the experiment needs, and no name or date of anybody."""
+    """Write the columns of ProPublica's file that the experiment needs, without anybody's name or dates."""
     reduced = path.with_name(COMPAS)
     with path.open(newline="", encoding="utf-8") as file, reduced.open("w", newline="", encoding="utf-8") as out:
         reader = csv.reader(file)
@@ -116,10 +116,10 @@ def _reduced(path: Path) -> Path:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(_COMPAS_COLUMNS)
         for row in reader:
-            person = dict(zip(reversed(names), reversed(row), strict=True))  # of columns with one name, the first
-            inside, outside = (person[f"c_jail_{way}"] for way in ("in", "out"))
-            if inside and outside:
-                stay = datetime.fromisoformat(outside) - datetime.fromisoformat(inside)
+            person = dict(zip(reversed(names), reversed(row), strict=True))  # the first of two columns with one name
+            entry, exit_ = (person[f"c_jail_{way}"] for way in ("in", "out"))
+            if entry and exit_:
+                stay = datetime.fromisoformat(exit_) - datetime.fromisoformat(entry)
                 person["c_jail_time"] = str(stay.days)
             writer.writerow([person.get(name, "") for name in _COMPAS_COLUMNS])
     return reduced
@@ -147,7 +147,7 @@ _SYNTHETIC: list[tuple[str, Revealing, float]] = [
 
 
 def synthetic(*, progress: bool = False) -> list[Claim]:
-    """Enumerate the paper's synthetic table and our further reveals: R = 3, d = 3, M = 3 distinct rows, base 757."""
+    """Enumerate the paper's synthetic table and our other reveals: R = 3, d = 3, M = 3 distinct rows, base 757."""
     points = np.array(list(itertools.product(range(4), repeat=3)))
     cases = populations(((points - x) ** 2).sum(axis=1)[(points != x).any(axis=1)] for x in points)
     claims = []
@@ -162,7 +162,7 @@ def synthetic(*, progress: bool = False) -> list[Claim]:
 
 @dataclass(frozen=True)
 class Compas:
-    """The data as the paper prepares it; step by step in docs/experiments.md."""
+    """The data as the paper prepares it; docs/experiments.md lists the steps."""
 
     rows: int
     by_class: tuple[int, int]
@@ -171,7 +171,7 @@ class Compas:
 
 
 def compas_data(folder: Path | None = None, levels: int = 10) -> Compas:
-    """Prepare COMPAS: filter, one-hot, the train part, min-max, levels by flooring, duplicates dropped."""
+    """Prepare COMPAS: filter, encode one-hot, take the training part, scale, floor to levels, drop duplicates."""
     with data_file(COMPAS, folder).open(newline="", encoding="utf-8") as file:
         people = [
             person
@@ -202,7 +202,7 @@ def compas_data(folder: Path | None = None, levels: int = 10) -> Compas:
 
 
 def _floored(values: Floats, levels: int) -> Vector:
-    """Return the first i with i*s <= v < i*s + s in float64, s = 1/R; R where there is none."""
+    """Return the first i with i*s <= v < i*s + s in float64, where s = 1/R; R if there is no such i."""
     step = 1 / levels
     codes = np.full(values.shape, levels, dtype=np.int64)
     for i in reversed(range(levels + 1)):
@@ -223,7 +223,7 @@ _COMPAS_TABLE = [
 def compas(
     folder: Path | None = None, *, samples: int = 100_000, applicants: int = 20, seed: int = 1, progress: bool = False
 ) -> list[Claim]:
-    """Return the counts, the paper's estimator with its ceiling, and the true leakage; M = 5, base 2003."""
+    """Return the sizes of the data, the paper's estimates and their ceiling, and the true leakage; M = 5, base 2003."""
     data = compas_data(folder)
     q, rows, generator = 2003, 5, np.random.default_rng(seed)
     claims = [
@@ -265,7 +265,7 @@ def _claim(what: str, printed: float | None, found: Leakage, q: int) -> Claim:
 def _paper_estimator(
     reveal: Any, field: Field, costs: Vector, rows: int, samples: int, generator: np.random.Generator
 ) -> float:
-    """Return the mutual information, in bits, if rows were equally likely among the sampled tuples: the paper's way."""
+    """Estimate the mutual information in bits as the paper does: every sampled tuple counts as equally likely."""
     tuples = generator.choice(costs, size=(rows, samples))
     noise = list(itertools.product(range(reveal.d_min), repeat=rows)) if reveal.masked else [(0,) * rows]
     keys = []
@@ -274,7 +274,7 @@ def _paper_estimator(
         keys.append(sum(symbol * field.q**i for i, symbol in enumerate(shown)))
     _, where, counts = np.unique(np.concatenate(keys), return_inverse=True, return_counts=True)
     surprise = -np.log2(counts[where.reshape(-1)] / (samples * len(noise)))
-    given = math.log2(len(noise))  # every mask shows something else of one tuple
+    given = math.log2(len(noise))  # H(revealed | tuple): every mask shows another value
     return float(surprise.mean()) - given
 
 
@@ -295,7 +295,7 @@ class _Mask:
 
 LEVELS = (20, 40, 60, 80, 100, 150, 200, 250, 300)
 D_MINS = (1, 5, 10, 20, 50)
-_ACCURACY = {  # an independent run: (levels, d_min) -> accuracy
+_ACCURACY = {  # (levels, d_min) -> accuracy, from an independent run
     (10, 1): 0.415, (20, 1): 0.664, (50, 1): 0.851, (100, 1): 0.924, (200, 1): 0.960, (500, 1): 0.986, (1000, 1): 0.991,
     (50, 5): 0.843, (50, 10): 0.832, (50, 20): 0.798, (50, 50): 0.679,
 }  # fmt: skip
@@ -303,7 +303,7 @@ _ACCURACY = {  # an independent run: (levels, d_min) -> accuracy
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the row that the scheme finds is as near as the nearest, with its standard error."""
+    """How often the scheme finds a row that is as near as the nearest, with the standard error."""
 
     levels: int
     d_min: int
@@ -312,7 +312,7 @@ class Accuracy:
 
 
 def wine_data(folder: Path | None = None) -> tuple[Floats, Floats]:
-    """Return the distinct accepted wines and the rejected ones, min-max scaled over all."""
+    """Return the distinct accepted wines and the rejected wines, scaled to the range of all wines."""
     with data_file(WINE, folder).open(newline="", encoding="utf-8") as file:
         rows = [[float(value) for value in row] for row in list(csv.reader(file, delimiter=";"))[1:]]
     table = np.array(rows)
@@ -332,7 +332,7 @@ def accuracy(
     seed: int = 1,
     progress: bool = False,
 ) -> list[Accuracy]:
-    """Retrieve through the real schemes, `baseline` without a mask and `mask` with one; compare with the nearest."""
+    """Retrieve with the real schemes (`baseline` without a mask, `mask` with one), and compare with the nearest row."""
     accepted, rejected = wine_data(folder)
     generator = np.random.default_rng(seed)
     draws = [
@@ -357,7 +357,7 @@ def _wine_scheme(levels: int, d_min: int, d: int) -> Scheme:
 
 
 def _round(scheme: Scheme, database: Floats, people: Floats, levels: int) -> float:
-    """Return the share of people whose retrieved row is as near as the nearest one, in the unquantised space."""
+    """Return the share of people whose retrieved row is as near as the nearest one, by unquantised distance."""
     rows, key = np.rint(database * levels).astype(np.int64), new_key()
     codes = scheme.form.load(rows)
     digest = scheme.digest(codes)
@@ -371,7 +371,7 @@ def _round(scheme: Scheme, database: Floats, people: Floats, levels: int) -> flo
 
 
 def accuracy_claims(results: Sequence[Accuracy]) -> list[Claim]:
-    """Return the results as claims, beside an independent run where there is one."""
+    """Return the results as claims, with the number of an independent run if there is one."""
     return [
         Claim(
             f"R = {r.levels}, {'no mask' if r.d_min == 1 else f'd_min {r.d_min}'}",

@@ -1,11 +1,11 @@
-"""How much of the rows one question gives away: mutual information between rows and what the applicant learns.
+"""Measure how much one question gives away: the mutual information of the rows and what the applicant learns.
 
     I(y_1..y_M; revealed | x)        averaged over x; in bits, or to base q
 
-Everything goes through the costs of the rows, and through the reveal itself, which is called and never re-derived.
-`exact` enumerates all rows, masks and orders, where they fit in memory. `estimate` takes rows drawn independently from
-a population: its probabilities are exact, only the revealed values are sampled, so that it cannot saturate at the
-logarithm of the sample as counting does; where even that sum has a closed form there is nothing to sample.
+Only the costs of the rows matter, and `exact` calls the reveal itself instead of deriving its formula again. `exact`
+enumerates all rows, masks and orders, if they fit in memory. `estimate` assumes that rows are drawn independently from
+a population. Its probabilities are exact, and only the revealed values are sampled. So it does not saturate at the
+logarithm of the number of samples, as counting does. Where a closed form is known, nothing is sampled.
 
 Paper: `eq:leakage_pcr`, `table_leakageValues`, `table_leakageValuesCompas`.
 """
@@ -35,25 +35,25 @@ from ..terms.deployment import Deployment
 from .matchings import TooMany, log_permanent
 
 Floats = NDArray[np.float64]
-_MOST_CASES = 10_000_000  # that enumeration may hold at once
-_MOST_VALUES = 20_000_000  # that a mask may spread costs over
-_Z = 1.959964  # standard errors of a 95 % interval
+_MOST_CASES = 10_000_000  # cases that enumeration may hold at once
+_MOST_VALUES = 20_000_000  # values over which a mask may spread the costs
+_Z = 1.959964  # half the width of a 95 % interval, in standard errors
 
 
 class Revealing(Protocol):
-    """What leakage needs of a reveal: what it makes of the costs, one row of values for each row of the database."""
+    """The part of a reveal that is measured: what it makes of the costs."""
 
     def apply(self, field: Field, values: Vector, common: CommonRandomness) -> Vector: ...
 
 
 @dataclass(frozen=True)
 class Leakage:
-    """Mutual information in bits, with a 95 % interval, and the most that any prior could make of it."""
+    """Mutual information in bits with a 95 % interval, and the maximum over all distributions of the rows."""
 
     bits: float
     low: float
     high: float
-    worst: float  # maximal leakage: an upper bound where it is not exact
+    worst: float  # maximal leakage, or an upper bound of it
     method: str  # "enumerated", "closed form", "sampled", or "bounded": then `bits` is the upper bound
 
     def base(self, q: int) -> float:
@@ -63,7 +63,7 @@ class Leakage:
 
 @dataclass(frozen=True)
 class Population:
-    """The costs that a row may have for one applicant x, each as often as rows have it; and how likely x is."""
+    """The costs of rows for one applicant x, how many rows have each, and the probability of x."""
 
     values: Vector  # distinct, ascending
     counts: Vector
@@ -71,25 +71,25 @@ class Population:
 
     @classmethod
     def of(cls, costs: Vector, weight: float = 1.0) -> Population:
-        """Count costs."""
+        """Count equal costs."""
         values, counts = np.unique(np.asarray(costs, dtype=np.int64), return_counts=True)
         return cls(values, counts.astype(np.int64), weight)
 
     @property
     def total(self) -> int:
-        """How many rows there are to draw from."""
+        """The number of rows in the population."""
         return int(self.counts.sum())
 
 
 def clear_costs(deployment: Deployment, codes: Codes | Vector, own: Vector) -> Vector:
-    """Return what every row costs a person with these codes and no preferences, in the clear: to measure."""
+    """Return the cost of every row, without cryptography, for a person with these codes and no preferences."""
     _, costs = compile_question(deployment, own, Preferences())
     columns = [table[codes[:, j]] for table, j in zip(costs.tables, deployment.schema.costed, strict=True)]
     return np.asarray(np.stack(columns).sum(axis=0), dtype=np.int64)
 
 
 def populations(costs: Iterable[Vector]) -> list[Population]:
-    """Return one population for each applicant; those that look alike are counted together."""
+    """Return one population for each applicant; equal ones are merged and their probabilities added."""
     alike: Counter[tuple[bytes, bytes]] = Counter()
     kept: dict[tuple[bytes, bytes], Population] = {}
     for each in costs:
@@ -102,7 +102,7 @@ def populations(costs: Iterable[Vector]) -> list[Population]:
 
 
 class _Noted:
-    """Notes what a reveal asks of the common randomness."""
+    """Common randomness that only notes what a reveal draws from it."""
 
     def __init__(self) -> None:
         self.ordered, self.drawn = False, list[tuple[int, int]]()
@@ -117,7 +117,7 @@ class _Noted:
 
 
 class _Case:
-    """Common randomness with given values: many cases at once, one in each column."""
+    """Common randomness with given values, for many cases at once: each column is one case."""
 
     def __init__(self, order: Order, drawn: list[Vector]) -> None:
         self._order, self._drawn = order, iter(drawn)
@@ -132,7 +132,7 @@ class _Case:
 def exact(
     reveal: Revealing, field: Field, cases: Sequence[Population], rows: int, *, distinct: bool = False
 ) -> Leakage:
-    """Enumerate: every tuple of rows, every mask, every order. `distinct` rows are drawn without replacement.
+    """Enumerate every tuple of rows, every mask and every order. `distinct` rows are drawn without replacement.
 
     >>> from counterveil import Field, REVEALS
     >>> round(exact(REVEALS["distances"], Field(7), [Population.of([0, 1, 1, 4])], rows=1).bits, 6)
@@ -192,10 +192,10 @@ def _enumerated(
 
 
 def _chances(case: Population, tuples: Vector, distinct: bool) -> Floats:
-    """Return how likely each tuple of costs is."""
+    """Return the probability of each tuple of costs."""
     chance = np.ones(tuples.shape[1])
     for place, row in enumerate(tuples):
-        before = (tuples[:place] == row).sum(axis=0) if distinct else 0  # equal costs that are gone
+        before = (tuples[:place] == row).sum(axis=0) if distinct else 0  # equal costs that were drawn before
         chance *= np.maximum(case.counts[row] - before, 0) / (case.total - (place if distinct else 0))
     return chance
 
@@ -210,18 +210,18 @@ def estimate(
     drawn: bool = False,
     progress: bool = False,
 ) -> Leakage:
-    """Rows drawn independently: exact probabilities, sampled only where no closed form is known.
+    """Estimate the leakage for rows drawn independently; sample only where no closed form is known.
 
-    `samples` are shared out among the applicants by how likely they are, two at least to each. A mask in a secret order
-    over many close rows is only bounded: its probabilities are permanents. `drawn` says that the applicants are
-    themselves a sample, and widens the interval by how much they differ.
+    The `samples` are divided among the applicants by their probability, at least two for each. With a mask, a secret
+    order and many close rows, the probabilities are permanents, and the leakage is only bounded. `drawn` says that the
+    applicants are themselves a sample; the interval then includes how much they differ.
     """
     checks.integer("rows", rows, 1)
     if not isinstance(reveal, Reveal):
         raise WrongType("reveal", got=type(reveal).__name__, expected="one of the table; others can be enumerated")
     if not reveal.length(rows):
         return Leakage(0.0, 0.0, 0.0, 0.0, "closed form")
-    if type(reveal) is not Opened:  # nothing is known of it here but that it tells no more than all costs
+    if type(reveal) is not Opened:  # all that is known of it here is that it tells no more than all costs
         most = sum(case.weight * rows * _entropy(case) for case in cases)
         return Leakage(most, 0.0, most, most, "bounded")
     try:
@@ -231,7 +231,7 @@ def estimate(
 
 
 def _entropy(case: Population) -> float:
-    """Return the bits that one cost has."""
+    """Return the entropy of one cost, in bits."""
     chances = case.counts / case.total
     return float(-(chances * np.log2(chances)).sum())
 
@@ -239,7 +239,7 @@ def _entropy(case: Population) -> float:
 def _bounded(
     reveal: Opened, cases: Sequence[Population], rows: int, samples: int, generator: Any, drawn: bool
 ) -> Leakage:
-    """Bound what a mask and an order leave: no more than either alone, no less than the mask alone less the order."""
+    """Bound the leakage with mask and order: at most that of either alone, at least that of the mask less the order."""
     plain = replace(reveal, masked=False, d_min=1, expansion=1)
     mask, order = (
         _estimated(each, cases, rows, samples, generator, drawn, False)
@@ -268,7 +268,7 @@ def _estimated(
             sampled = True
             variance += case.weight**2 * float(np.var(terms, ddof=1)) / terms.size
         worst = max(worst, _worst(reveal, case, rows))
-    if drawn and len(cases) > 1:  # the spread between applicants holds that within them
+    if drawn and len(cases) > 1:  # the variance between applicants includes the variance of each
         spread = sum(case.weight**2 * (value - total) ** 2 for case, value in zip(cases, each, strict=True))
         variance = max(variance, spread * len(cases) / (len(cases) - 1))
     margin = _Z * math.sqrt(variance)
@@ -277,7 +277,7 @@ def _estimated(
 
 
 def _worst(reveal: Reveal, case: Population, rows: int) -> float:
-    """Bound the maximal leakage: of costs with noise it is exact; differences and orders can only lower it."""
+    """Bound the maximal leakage. For masked costs it is exact; differences and orders can only lower it."""
     width = reveal.expansion * reveal.d_min
     support = _noisy(reveal, case)[0].size
     bound = rows * math.log2(support / width) if reveal.masked else rows * math.log2(support)
@@ -288,7 +288,7 @@ def _worst(reveal: Reveal, case: Population, rows: int) -> float:
 
 
 def _noisy(reveal: Reveal, case: Population) -> tuple[Vector, Floats]:
-    """Return the values that one row can show, ascending, and how likely each is: the costs convolved with the mask."""
+    """Return the values that one row can show, ascending, and their probabilities: costs convolved with the mask."""
     width = reveal.expansion * reveal.d_min
     if case.values.size * width > _MOST_VALUES:
         raise OutOfRange("d_min", got=f"{width:,} for {case.values.size:,} costs", expected="a narrower mask")
@@ -299,7 +299,7 @@ def _noisy(reveal: Reveal, case: Population) -> tuple[Vector, Floats]:
 
 
 def _densities(reveal: Reveal, case: Population, rows: int, samples: int, generator: Any) -> tuple[float, Floats]:
-    """Return what is known in closed form of I = H(Z) - H(Z | Y), and samples of the rest, in bits."""
+    """Return the part of I = H(Z) - H(Z | Y) with a closed form, and samples of the rest, in bits."""
     values, chance = _noisy(reveal, case)
     width = reveal.expansion * reveal.d_min
     closed, rest = 0.0, np.zeros(0)
@@ -327,20 +327,20 @@ def _drawn(reveal: Reveal, case: Population, rows: int, samples: int, generator:
 
 
 def _log_up_to_shift(z: Vector, values: Vector, logs: Floats) -> float:
-    """Return log2 of the chance of z and all vectors that differ from it by one shift: a sum over that shift."""
+    """Return log2 of the probability of z or any vector that is z with all entries shifted by one number."""
     shifts = values - z[0]
     total = logs.copy()
     for place, other in enumerate(z[1:], start=1):
         if shifts.size == 1:
             return float(total[0] + logs[np.searchsorted(values, z[place:] + shifts[0])].sum())
         where = np.searchsorted(values, other + shifts)
-        there = values[np.minimum(where, values.size - 1)] == other + shifts
-        shifts, total = shifts[there], total[there] + logs[where[there]]
+        possible = values[np.minimum(where, values.size - 1)] == other + shifts
+        shifts, total = shifts[possible], total[possible] + logs[where[possible]]
     return float(np.logaddexp2.reduce(total))
 
 
 def _orderings(case: Population, rows: int) -> float:
-    """Return the expected log2 of how many orders tell rows apart: M! over the factorials of equal costs."""
+    """Return the expected log2 of the number of different orders: M! over the factorials of counts of equal costs."""
     factorials = np.array([math.lgamma(n + 1) for n in range(rows + 1)]) / math.log(2)
     expected = 0.0
     for share, multiplicity in Counter((case.counts / case.total).tolist()).items():
@@ -355,16 +355,16 @@ def _orderings(case: Population, rows: int) -> float:
 
 
 def _mask_differences(width: int, rows: int) -> float:
-    """Return the entropy of the differences of a mask: vectors of range r are told apart up to width - r shifts."""
+    """Return the entropy of a mask's differences: a vector of range r has width - r shifts with equal differences."""
     spread = np.arange(width, dtype=np.float64)
-    within = [((spread + more) / width) ** rows for more in (1, 0, -1)]
-    inside = within[0] - 2 * within[1] + np.where(spread > 0, within[2], within[1])
-    chance = (width - spread) * np.maximum(inside, 0.0)
+    within = [((spread + offset) / width) ** rows for offset in (1, 0, -1)]
+    exactly = within[0] - 2 * within[1] + np.where(spread > 0, within[2], within[1])
+    chance = (width - spread) * np.maximum(exactly, 0.0)
     return rows * math.log2(width) - float((chance * np.log2(width - spread)).sum())
 
 
 def _log_matchings(y: Vector, z: Vector, reveal: Reveal, width: int) -> float:
-    """Return log2 P(z | y) for masked costs in a secret order: the share of orders and masks that give z."""
+    """Return log2 P(z | y) for masked costs in a secret order: the fraction of orders and masks that give z."""
     shifts = range(1 - width, width) if reveal.differences else [0]
     scaled = np.sort(y * reveal.expansion)
     logs = [log_permanent(scaled, np.sort(z + shift), width) for shift in shifts]
@@ -374,11 +374,11 @@ def _log_matchings(y: Vector, z: Vector, reveal: Reveal, width: int) -> float:
 
 @dataclass(frozen=True)
 class Index:
-    """Not a reveal of the schemes: only which row is nearest, of equally near ones the first, or any."""
+    """Reveals only the index of the nearest row. No scheme offers it; it is here to be compared with the others."""
 
-    shuffle: bool = False  # ties at random
+    shuffle: bool = False  # of equally near rows: False takes the first, True takes one at random
 
     def apply(self, field: Field, values: Vector, common: CommonRandomness) -> Vector:
-        """Return the place of the least cost."""
+        """Return the index of the least cost."""
         order = common.order(len(values)) if self.shuffle else np.arange(len(values))
         return np.asarray(order[np.argmin(values[order], axis=0)])

@@ -1,4 +1,4 @@
-"""Whom an attack asks, seeing what an applicant sees: a deployment in this process, or servers that run."""
+"""What an attack asks: a deployment in this process, or running servers, seen as an applicant sees them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..terms.deployment import Deployment
 
 
 class Oracle(Protocol):
-    """A deployment, as one who asks it sees it. Every call costs a ticket."""
+    """A deployment as an applicant sees it. Every call costs a ticket."""
 
     deployment: Deployment
 
@@ -29,7 +29,7 @@ class Oracle(Protocol):
 
 
 class Shown(NamedTuple):
-    """What one ticket gives: all that is revealed, the position that was fetched, and the codes of that record."""
+    """What one ticket gives: everything revealed, the position that was fetched, and the codes of that record."""
 
     revealed: Vector
     position: int
@@ -37,16 +37,16 @@ class Shown(NamedTuple):
 
 
 def unbounded(scheme: Scheme) -> Scheme:
-    """Return the scheme as a cheat asks it: costs as large as the field holds, which no server can see."""
+    """Return the scheme with costs as large as the field holds. A cheat may use it, since no server can notice."""
     q, protocol = scheme.field.q, scheme.protocol
     room = bisect_left(range(q), q, key=lambda bound: protocol.must_exceed(bound, scheme.reveal, scheme.servers)) - 1
     return replace(scheme, form=scheme.form.unbounded(room))
 
 
 class Asking:
-    """Asks as a cheat would: all messages are in order, and the question is whatever it likes.
+    """Asks as a cheating applicant would: its messages are well-formed, and its question is anything it likes.
 
-    `tickets` are those to spend; without them, each question has one of its own making.
+    It spends `tickets`. Without them it makes a ticket for each question, as open mode allows.
     """
 
     def __init__(self, bank: Local | Client, tickets: Sequence[str] | None = None) -> None:
@@ -64,15 +64,15 @@ class Asking:
         return Shown(seen.revealed, seen.positions[0], record.codes)
 
     def reveal(self, question: Question) -> Shown:
-        """Ask, honestly or not, and return all that comes of it."""
+        """Ask a question, honest or not, and return everything it reveals."""
         return self._asked(question, self._cheat)
 
     def fetch(self, own: Vector) -> Vector:
-        """Ask as a person with these codes; return the codes of the record that comes back."""
+        """Ask honestly for a person with these codes; return the codes of the fetched record."""
         question, _ = compile_question(self.deployment, own, Preferences())
         return self._asked(question, self.deployment).record
 
 
 def in_process(database: Database, deployment: Deployment) -> Asking:
-    """Return a deployment in this process, to be attacked."""
+    """Return a deployment in this process for an attack to ask."""
     return Asking(Local(database, deployment))

@@ -1,4 +1,4 @@
-"""Figures for a paper or a board: leakage as a ladder, accuracy against levels, rows recovered against tickets."""
+"""Draw figures: leakage by reveal, accuracy by levels, rows recovered by tickets, speed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Mark = tuple[float, str]
 def ladder(
     path: Path, rungs: Sequence[tuple[str, float, float, float]], *, title: str, unit: str, mark: Mark | None = None
 ) -> Path:
-    """Draw leakage by reveal, from the most to the least, with intervals: (name, value, low, high)."""
+    """Draw leakage by reveal as bars, from most to least, with intervals. A rung is (name, value, low, high)."""
     figure, axes = _axes(8, 1.4 + 0.36 * len(rungs))
     ordered = sorted(rungs, key=lambda rung: rung[1])
     for row, (_, value, low, high) in enumerate(ordered):
@@ -82,7 +82,7 @@ def ladder(
 
 
 def claims(path: Path, found: Sequence[Claim], *, title: str, unit: str, mark: Mark | None = None) -> Path:
-    """Draw claims as a ladder."""
+    """Draw claims as bars with intervals."""
     return ladder(path, [(c.what, c.ours, c.low, c.high) for c in found], title=title, unit=unit, mark=mark)
 
 
@@ -106,7 +106,7 @@ def accuracy(path: Path, results: Sequence[Accuracy], *, title: str) -> Path:
 
 
 def recovered(path: Path, reports: Sequence[Report], *, title: str) -> Path:
-    """Draw the share of rows that each attack has after so many tickets."""
+    """Draw the share of rows that each attack has recovered, by the number of tickets."""
     figure, axes = _axes(8.5, 5)
     styles = ["-", "--", ":"]
     most = max(report.last.tickets for report in reports)
@@ -135,7 +135,7 @@ def recovered(path: Path, reports: Sequence[Report], *, title: str) -> Path:
 
 
 def speed(path: Path, timed: Sequence[Timed], scaled: Sequence[Timed], *, title: str) -> Path:
-    """Draw what one question takes, ours and others', and time a code as the database grows."""
+    """Draw the time of one question, ours and others', and the time for each code as the database grows."""
     figure, axes = _axes(9, 0.8 + 0.34 * len(timed))
     limit = min((t.milliseconds for t in timed if not t.trust), default=0.0)
     for place, each in enumerate(reversed(timed)):

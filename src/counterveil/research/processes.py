@@ -1,7 +1,7 @@
-"""Servers in processes of their own on this machine, for benchmarks, examples and tests.
+"""Run servers on this machine, each in its own process, for benchmarks, examples and tests.
 
-One folder holds all that a deployment needs: the issuer's keys and the common key, the bundle, the terms, and for each
-server a folder with its own key, a ledger and a log.
+One folder holds everything that a deployment needs: the issuer's keys, the common key, the bundle and the terms. For
+each server it has a folder with the server's keys, a ledger and a log.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ..terms.published import make_terms, sign_terms, write_terms
 from ..terms.wire import SignedTerms
 
 COMMAND = (sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')")
-BUNDLE, TERMS = "bundle", "terms"  # their names in the folder
+BUNDLE, TERMS = "bundle", "terms"  # names of files in the folder
 _START = 300  # seconds that a server may take to start
-_STOP = 300  # and to stop
+_STOP = 300  # seconds that a server may take to stop
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -55,9 +55,9 @@ def publish(
     robust: int = 0,
     **chosen: Any,
 ) -> SignedTerms:
-    """Do what an institution does: make the keys that are missing, sign the rows, write the bundle and its terms.
+    """Do what an institution does: make missing keys, sign the rows, write the bundle and its terms.
 
-    `chosen` are parameters of `Deployment.serving`. A database that this issuer signed is written as it is.
+    `chosen` are parameters of `Deployment.serving`. A database that this issuer has signed is not signed again.
     """
     if not (folder / COMMON).exists():
         write_keys(folder)
@@ -77,27 +77,27 @@ def publish(
 
 
 class Process:
-    """A server in a process of its own, which can be killed and started again at the same address.
+    """A server in its own process, which can be killed and started again at the same address.
 
-    It must log when it listens, as `counterveil serve` does. `apart` keeps a terminal's Ctrl-C from it.
+    It must log that it listens, as `counterveil serve` does. With `apart`, Ctrl-C in the terminal does not stop it.
     """
 
     def __init__(self, command: Sequence[object], log: Path, *, apart: bool = False) -> None:
         self.log, self._command, self._apart = log, command, apart
 
     def command(self) -> Sequence[object]:
-        """Return what starts it."""
+        """Return the command that starts the server."""
         return self._command
 
     def start(self) -> None:
-        """Start it; its log goes on where it ended."""
+        """Start the server; its log is appended to."""
         with self.log.open("ab") as log:
             self._mark = log.tell()
             command = [*map(str, self.command())]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=self._apart)  # noqa: S603
 
     def wait(self) -> None:
-        """Wait until it listens."""
+        """Wait until the server listens."""
         until = time.monotonic() + _START
         while time.monotonic() < until:
             found = re.search(rb"running on (https?)://([^:\s]+):(\d+)", self.log.read_bytes()[self._mark :])
@@ -111,18 +111,18 @@ class Process:
         raise RuntimeError(f"a server did not start: {self.log.read_text()}")
 
     def kill(self) -> None:
-        """End it at once, whatever it does."""
+        """Kill the process at once."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """Let it finish what is under way, and return how it ended."""
+        """Stop the server after its answers under way, and return the exit code."""
         self.process.terminate()
         return self.process.wait(_STOP)
 
 
 class Serve(Process):
-    """One `counterveil serve`, on the files that `publish` wrote. `settings` are further options of the command."""
+    """One `counterveil serve` on the files that `publish` wrote. `settings` are further options of the command."""
 
     def __init__(self, folder: Path, number: int, port: int, *settings: object, apart: bool = False) -> None:
         self.number, self.port, self.ledger = number, port, folder / f"ledger-{number}"
@@ -131,13 +131,13 @@ class Serve(Process):
         super().__init__(fixed, folder / f"log-{number}", apart=apart)
 
     def command(self) -> Sequence[object]:
-        """Return what starts it, with a ledger of its own: a new one where there is none."""
+        """Return the command that starts the server; it makes the server's ledger if there is none."""
         new = () if self.ledger.exists() else ("--new-ledger",)
         return [*self._command, "--ledger", self.ledger, "--port", self.port, *new]
 
 
 def start(processes: Sequence[Process]) -> None:
-    """Start all, and wait until all listen; if one does not, none is left running."""
+    """Start all servers and wait until all listen; if one does not, stop the others."""
     for process in processes:
         process.start()
     try:
@@ -149,7 +149,7 @@ def start(processes: Sequence[Process]) -> None:
 
 
 def stop(processes: Sequence[Process]) -> None:
-    """Stop all at once, and wait until all have ended."""
+    """Stop all servers at the same time, and wait until all have ended."""
     for process in processes:
         process.process.terminate()
     for process in processes:
@@ -158,7 +158,7 @@ def stop(processes: Sequence[Process]) -> None:
 
 @contextmanager
 def running(processes: Sequence[Process]) -> Iterator[None]:
-    """Start servers, wait until they listen, and stop them in the end."""
+    """Start servers, wait until they listen, and stop them on exit."""
     start(processes)
     try:
         yield
@@ -168,7 +168,7 @@ def running(processes: Sequence[Process]) -> Iterator[None]:
 
 @contextmanager
 def serving(folder: Path, database: Database, *, apart: bool = False, **chosen: Any) -> Iterator[list[Serve]]:
-    """Publish a database as `chosen`, and run two servers of it at free ports."""
+    """Publish a database with the parameters `chosen`, and run two servers of it at free ports."""
     ports = [free_port() for _ in range(2)]
     publish(folder, database, [f"http://127.0.0.1:{port}" for port in ports], **chosen)
     servers = [Serve(folder, number, port, apart=apart) for number, port in enumerate(ports, start=1)]

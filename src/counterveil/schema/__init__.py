@@ -1,1 +1,1 @@
-"""PUBLIC: the features of a person and their levels. And the applicant's preferences, which are not public."""
+"""PUBLIC: the features of a person and their levels. PRIVATE to the applicant: `preferences` and `costs`."""

@@ -15,12 +15,12 @@ from ..algebra.arrays import Vector
 from .features import Feature
 
 CONSTRAINTS = ("immutable", "ranges", "increase_only", "decrease_only", "forbidden")
-PREFERENCES = ("weights", *CONSTRAINTS, "metric", "costs")  # what a form may offer: the fields of `Preferences`
+PREFERENCES = ("weights", *CONSTRAINTS, "metric", "costs")  # what a form may offer; the fields of `Preferences`
 
 
 @dataclass(frozen=True, repr=False)
 class Costs:
-    """Preferences compiled for one question: a cost and a verdict for every level of every cost feature.
+    """Preferences compiled for one question: what every level of every feature costs, and whether it is allowed.
 
     Security: private to the applicant.
     """
@@ -36,7 +36,7 @@ class Costs:
         return [int(table[code]) for table, code in zip(self.tables, codes, strict=True)]
 
     def violated(self, codes: Sequence[int] | Vector) -> dict[str, list[str]]:
-        """Return, for each feature of a row whose constraints do not hold, which ones."""
+        """Return the constraints that a row breaks, by feature."""
         broken = {
             feature.name: [kind for kind, may in allowed.items() if not may[code]]
             for feature, allowed, code in zip(self.features, self.allowed, codes, strict=True)

@@ -1,4 +1,4 @@
-"""The kinds of feature that a schema knows, each with its levels: value to code and back.
+"""The kinds of feature in a schema. Each kind has levels, and turns values into codes and codes into values.
 
 Security: public. A feature's range and levels are known to everyone who asks.
 """
@@ -26,9 +26,9 @@ _ROLES, _MISSING, _ENCODINGS = ("feature", "record"), ("refuse", "level"), ("mis
 
 MOST_LEVELS = 65_534  # so that a code with its missing level fits two bytes
 LONGEST_TEXT = 200  # characters of a name, a label, a unit, a category
-_FARTHEST = 1e300  # what `low` and `high` may be, so that their difference is a number
-_MOST_WHOLE = 2**63 - 1  # what a category that is a whole number may be
-_FORMAT = re.compile(r",?(?:\.1?[0-9])?[feg%]?")  # nothing that pads: a width of 2000000000 is 2 GB of spaces
+_FARTHEST = 1e300  # `low` and `high` are no farther from 0, so that their difference is finite
+_MOST_WHOLE = 2**63 - 1  # a category that is a whole number is no larger
+_FORMAT = re.compile(r",?(?:\.1?[0-9])?[feg%]?")  # without a width: one of 2000000000 would be 2 GB of spaces
 
 
 class _Common(
@@ -64,12 +64,12 @@ class _Common(
 
     @property
     def steps(self) -> int:
-        """R, the largest code of a value that is there."""
+        """R, the largest code of a value that is not missing."""
         return max(1, len(self._listed()) - 1)
 
     @property
     def largest(self) -> int:
-        """The largest code there is: R, or one more where missing values have a level of their own."""
+        """The largest code: R, or R + 1 where missing values have a level of their own."""
         return self.steps + (self.missing == "level")
 
     @property
@@ -78,18 +78,18 @@ class _Common(
         return True
 
     def codes(self, values: Sequence[Any], *, clamp: bool = False) -> Vector:
-        """Return the code of every value; refuse what has none, naming the row."""
-        gone = _missing(values)
-        if gone.any() and self.missing == "refuse":
-            raise MissingValue(self.name, row=int(np.argmax(gone)), got="nothing", expected=self._expected())
+        """Return the code of every value; refuse a value that has no code, and name its row."""
+        absent = _missing(values)
+        if absent.any() and self.missing == "refuse":
+            raise MissingValue(self.name, row=int(np.argmax(absent)), got="nothing", expected=self._expected())
         codes = np.full(len(values), self.steps + 1, dtype=np.int64)
-        there = np.flatnonzero(~gone)
-        if gone.any():
-            values = values[there] if isinstance(values, np.ndarray) else [values[int(i)] for i in there]
+        present = np.flatnonzero(~absent)
+        if absent.any():
+            values = values[present] if isinstance(values, np.ndarray) else [values[int(i)] for i in present]
         try:
-            codes[there] = self._codes(values, clamp)
+            codes[present] = self._codes(values, clamp)
         except InvalidInput as error:
-            raise error if error.row is None else error.at(error.what, int(there[error.row])) from None
+            raise error if error.row is None else error.at(error.what, int(present[error.row])) from None
         return codes
 
     def _codes(self, values: Sequence[Any], clamp: bool) -> Vector:
@@ -179,7 +179,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
 
     @property
     def steps(self) -> int:
-        """R, the largest code of a value that is there."""
+        """R, the largest code of a value that is not missing."""
         return self.levels if self.levels is not None else round((self.high - self.low) / (self.step or 1))
 
     def _codes(self, values: Sequence[Any], clamp: bool) -> Vector:
@@ -192,7 +192,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         return np.rint(self.position(numbers) * self.steps).astype(np.int64)
 
     def position(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return where numbers lie between low (0) and high (1); those beyond count as the ends."""
+        """Return where numbers lie between low (0) and high (1). Numbers outside count as low or high."""
         numbers = np.clip(numbers, self.low, self.high)
         if self.log:
             return np.log(numbers / self.low) / math.log(self.high / self.low)
@@ -208,7 +208,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         return float(f"{self.low + (self.high - self.low) * part:.15g}")
 
     def numbers(self) -> NDArray[np.float64]:
-        """Return the number that every code stands for; the highest for the missing level, which has none."""
+        """Return the number that every code stands for. The missing level, which stands for none, gets the highest."""
         return np.array([self._value(min(code, self.steps)) for code in range(self.largest + 1)], dtype=np.float64)
 
     def _given(self, value: Any) -> Value:
@@ -216,23 +216,23 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
 
     def _show(self, value: Value) -> str:
         if self.format == ",":
-            number = f"{value:,}"  # whole numbers stay whole
+            number = f"{value:,}"  # an integer is shown without decimals
         else:
             number = format(float(value or 0), self.format) if self.format else self._digits(float(value or 0))
         return f"{number} {self.unit}".strip()
 
     def _digits(self, value: float) -> str:
-        """Write a number with the digits of a step, or with its own where it lies between steps."""
+        """Write a number with as many decimals as a step has, or with about four digits if it lies between steps."""
         shown = format(value, self._format())
         if self.log or not math.isclose(float(shown.replace(",", "")), value, rel_tol=1e-9, abs_tol=1e-12):
             return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
         return shown
 
     def _format(self) -> str:
-        """Return a format with as many digits as a step has, or two that count where it has no end."""
+        """Return a format with as many decimals as a step has, or two significant digits if a step has too many."""
         width = (self.high - self.low) / self.steps
-        few = next((n for n in range(6) if math.isclose(round(width, n), width, rel_tol=1e-9)), None)
-        return f",.{max(0, 1 - math.floor(math.log10(width))) if few is None else few}f"
+        decimals = next((n for n in range(6) if math.isclose(round(width, n), width, rel_tol=1e-9)), None)
+        return f",.{max(0, 1 - math.floor(math.log10(width))) if decimals is None else decimals}f"
 
 
 class Ordinal(_Common, frozen=True, kw_only=True, tag="ordinal"):
@@ -287,9 +287,9 @@ def is_missing(value: Any) -> bool:
     """Tell whether a value is None, NaN, or a data frame's own mark for nothing."""
     try:
         return value is None or bool(value != value)
-    except TypeError:  # pandas.NA is neither equal to itself nor not
+    except TypeError:  # a comparison with pandas.NA has no truth value
         return True
-    except (ArithmeticError, ValueError):  # a signalling NaN, an array: there, and refused later for what they are
+    except (ArithmeticError, ValueError):  # a signalling NaN or an array: not missing, and refused later
         return False
 
 
@@ -320,7 +320,7 @@ def as_numbers(what: str, values: Sequence[Any]) -> NDArray[np.float64]:
 
 
 def _short(value: object) -> str:
-    """Write a value for an error, the start of it if it is long."""
+    """Write a value for an error message, or its beginning if it is long."""
     if isinstance(value, int) and abs(value) > _MOST_WHOLE:
         return f"a whole number of {value.bit_length()} bits"
     return repr(value)[:60]
@@ -341,7 +341,7 @@ def _check_text(what: str, text: object) -> None:
 
 
 def is_category(value: object) -> bool:
-    """Tell whether a value can be one of those listed: short text, a finite number of 64 bits, a truth value."""
+    """Tell whether a value may be a category: short text, a finite number of up to 64 bits, or a truth value."""
     if isinstance(value, str):
         return len(value) <= LONGEST_TEXT
     return math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) <= _MOST_WHOLE
@@ -354,7 +354,7 @@ def _check_values(values: Sequence[Plain]) -> None:
         raise ValueError("values: got none, expected at least one")
     if len(values) > MOST_LEVELS:
         raise ValueError(f"values: got {len(values)}, expected at most {MOST_LEVELS}")
-    for value in values:  # before they are looked up: whole numbers without a bound can all be made to collide
+    for value in values:  # before any look-up: integers of any size can be chosen to have the same hash
         if not isinstance(value, str | int | float):
             raise ValueError(f"values: got {_short(value)}, expected text, numbers or truth values")
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Data frames of any make (pandas, polars, pyarrow), CSV and Parquet files, through narwhals."""
+"""Read data frames (pandas, polars, pyarrow), CSV and Parquet files, through narwhals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Columns:
 
     @property
     def backend(self) -> Any:
-        """The kind of frame it is."""
+        """The library that the frame belongs to."""
         return self.frame.implementation
 
 
@@ -115,7 +115,8 @@ def _read(path: Path) -> Any:
         raise WrongType(str(path), got="no such file", expected="a CSV or Parquet file")
     backend = installed_backend()
     options: dict[str, Any] = {}
-    if backend == "polars" and path.suffix.lower() == ".csv":  # look at every row, and know NA, as the others do
+    if backend == "polars" and path.suffix.lower() == ".csv":
+        # The other libraries also infer types from every row and read NA as missing.
         options = {"infer_schema_length": None, "null_values": ["", "NA", "NaN", "nan", "null"]}
     try:
         return reader(str(path), backend=backend, **options)
@@ -126,7 +127,7 @@ def _read(path: Path) -> Any:
 
 
 def installed_backend() -> Any:
-    """Return a kind of frame that is installed here."""
+    """Return the first of the libraries that is installed here."""
     for backend in _BACKENDS:
         if find_spec(backend):
             return backend
@@ -142,12 +143,12 @@ def columns_of(frame: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def rows_as_frame(columns: Mapping[str, Sequence[Any]], like: Columns) -> Any:
-    """Return columns as a native frame of the same make as another; a column with a float in it is all floats."""
+    """Return columns as a native frame of the same library as `like`."""
     return nw.to_native(nw.from_dict(_even(columns), backend=like.backend))
 
 
 def _even(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Make a column of numbers with a float in it all floats, as some backends want."""
+    """Turn columns that mix integers and floats into floats, since some libraries refuse a mixture."""
     even = dict(columns)
     for name, column in columns.items():
         kinds = {type(v) for v in column if v is not None}

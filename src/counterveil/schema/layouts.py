@@ -1,4 +1,4 @@
-"""What a fetched record is: fixed-length bytes that hold a row's values, or only the levels they fall into.
+"""The layout of a record: fixed-length bytes that hold a row's values, or only the levels they fall into.
 
 Security: the layout is public; a record is for the applicant who fetched it.
 """
@@ -48,7 +48,7 @@ def encode(schema: Schema, kind: RecordKind, codes: Codes, table: Columns) -> By
 
 
 def decode(schema: Schema, kind: RecordKind, record: bytes) -> Record:
-    """Read a record; every code is checked, since what comes from a server is hostile until then."""
+    """Read a record. Every code is checked, because a server may have sent anything."""
     shape = layout(schema, kind)
     if len(record) != shape.itemsize:
         raise WrongShape("record", got=f"{len(record)} bytes", expected=f"{shape.itemsize}")

@@ -1,7 +1,7 @@
 """What an applicant prefers, and how it becomes a cost for every level of every feature.
 
-Security: private to the applicant. Whatever is preferred, the question has the same shape: a cost for every level, or a
-weight for every feature. The numbers that bound those costs are public: `tariff` has them.
+Security: private to the applicant. Whatever they prefer, the question has the same shape: a cost for every level, or a
+weight for every feature. The numbers that bound the costs are public (`tariff`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Preferences:
 
     - `weights`: how reluctant they are to change a feature, 1 (the default) to the deployment's largest weight.
     - `immutable`: features that must stay as they are.
-    - `ranges`: lowest and highest value they could live with; None for no bound.
-    - `increase_only`, `decrease_only`: features that may change one way.
+    - `ranges`: the lowest and the highest value that they accept; None for no bound.
+    - `increase_only`, `decrease_only`: features that may change in one direction only.
     - `forbidden`: values that a feature must not get.
-    - `metric`: how far apart two levels are: the difference over the range, squared (`l2`) or plain (`l1`); over the
-      median absolute deviation (`mad`); or `heom`, which is `l2` with 1 for any change of category. Elsewhere that
-      costs 1 too, or 2 where the schema says one-hot.
-    - `costs`: for a feature, a table of one's own: the cost of each value, 0 to 1, 1 being as bad as the whole range.
+    - `metric`: how far apart two levels are. `l1` is the difference divided by the range, and `l2` is the square of
+      that. `mad` is the difference divided by the median absolute deviation. A change of category costs 1, or 2 where
+      the schema says one-hot. `heom` is `l2`, except that any change of category costs 1.
+    - `costs`: for a feature, the applicant's own cost of each value, from 0 to 1 (as bad as the whole range).
 
-    Constraints hold for levels: a value counts as what it is quantised to.
+    Constraints apply to levels: a value counts as the level that it is quantised to.
     """
 
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -64,15 +64,15 @@ class Preferences:
                 raise WrongType(f"forbidden, {name}", got=repr(values), expected="a list of values")
 
     @classmethod
-    def of(cls, given: Preferences | Mapping[str, Any] | None = None, **more: Any) -> Preferences:
+    def of(cls, given: Preferences | Mapping[str, Any] | None = None, **keywords: Any) -> Preferences:
         """Accept preferences in any of the ways a caller may give them; refuse names that are not preferences."""
         if isinstance(given, Preferences):
-            if more:
+            if keywords:
                 raise WrongType("preferences", got="an object and keywords", expected="one or the other")
             return given
         if given is not None and not isinstance(given, Mapping):
             raise WrongType("preferences", got=type(given).__name__, expected="Preferences, or a mapping of them")
-        merged = dict(given or {}) | more
+        merged = dict(given or {}) | keywords
         known = [f.name for f in fields(cls)]
         unknown = sorted(str(name) for name in set(merged) - set(known))
         if unknown:
@@ -100,8 +100,8 @@ def compile_costs(tariff: Tariff, own: Vector, preferences: Preferences) -> Cost
     for feature, a in zip(features, own.tolist(), strict=True):
         may = _allowed(feature, a, preferences)
         free = np.logical_and.reduce([np.ones(feature.largest + 1, dtype=bool), *may.values()])
-        exact = np.round(tariff.unit * _distance(feature, a, preferences, features), 6)  # so that halves are halves
-        cost = np.rint(exact).astype(np.int64)
+        exact = np.round(tariff.unit * _distance(feature, a, preferences, features), 6)
+        cost = np.rint(exact).astype(np.int64)  # rounded above too, so that float errors do not decide halves
         tables.append(np.where(free, cost * weights[feature.name], tariff.forbidden))
         allowed.append(may)
     return Costs(features, own, tables, allowed, list(weights.values()))
@@ -133,7 +133,7 @@ def _distance(feature: Feature, a: int, preferences: Preferences, features: Sequ
 
 
 def _deviations(feature: Feature, a: int, features: Sequence[Feature]) -> Floats:
-    """Return differences in median absolute deviations, over the widest range there is in them."""
+    """Return differences in units of the median absolute deviation, divided by the widest range in those units."""
     widest = 1.0
     for other in features:
         if isinstance(other, Numeric):
@@ -149,7 +149,7 @@ def _deviations(feature: Feature, a: int, features: Sequence[Feature]) -> Floats
 
 
 def _own_table(feature: Feature, a: int, table: Mapping[Any, float]) -> Floats:
-    """Return an applicant's own cost of every level; staying costs nothing unless they say so."""
+    """Return the applicant's own cost of every level; by default 0 for the level they have and 1 for others."""
     if not isinstance(table, Mapping):
         raise WrongType(f"costs, {feature.name}", got=type(table).__name__, expected="a mapping from value to cost")
     costs = np.ones(feature.largest + 1)
@@ -189,24 +189,24 @@ def _in_range(feature: Feature, bounds: tuple[Any, Any]) -> NDArray[np.bool_]:
         raise WrongShape(f"ranges, {feature.name}", got=repr(bounds), expected="lowest and highest value, or None")
     low, high = bounds
     if isinstance(feature, Numeric):
-        least, most = (
+        lowest, highest = (
             other if bound is None else float(as_numbers(f"ranges, {feature.name}", [bound])[0])
             for bound, other in ((low, -np.inf), (high, np.inf))
         )
-        if np.isnan(least) or np.isnan(most):
+        if np.isnan(lowest) or np.isnan(highest):
             raise WrongType(f"ranges, {feature.name}", got="nan", expected="a number or None")
         slack, values = 1e-9 * (feature.high - feature.low), feature.numbers()
-        least, most = least - slack, most + slack
-        return np.asarray((values >= least) & (values <= most))
+        lowest, highest = lowest - slack, highest + slack
+        return np.asarray((values >= lowest) & (values <= highest))
     codes = np.arange(feature.largest + 1)
     what = f"ranges, {feature.name}"
-    least = 0 if low is None else int(_codes(what, feature, [low])[0])
-    most = feature.largest if high is None else int(_codes(what, feature, [high])[0])
-    return np.asarray((codes >= least) & (codes <= most))
+    lowest = 0 if low is None else int(_codes(what, feature, [low])[0])
+    highest = feature.largest if high is None else int(_codes(what, feature, [high])[0])
+    return np.asarray((codes >= lowest) & (codes <= highest))
 
 
 def _codes(what: str, feature: Feature, values: list[Any]) -> Vector:
-    """Return the levels of all values at once: one by one, many would take a time that tells how many."""
+    """Return the levels of all values in one call: a call for each would take a time that tells how many there are."""
     try:
         return feature.codes(values) if values else np.zeros(0, dtype=np.int64)
     except (MissingValue, OutOfRange, WrongType) as error:

@@ -1,4 +1,4 @@
-"""A schema says, in public, which features there are and how their values become codes.
+"""A schema says which features there are, and how their values become codes.
 
 Security: public, the ranges too. A range read off the data tells where the data ends.
 """
@@ -38,7 +38,7 @@ from .frames import Columns, columns_of
 
 _VERSION = 1
 _MOST_FEATURES = 10_000
-_MOST_LEVELS_TOGETHER = 2**24  # whoever asks has an entry for each of them in a table
+_MOST_LEVELS_TOGETHER = 2**24  # an applicant's table of costs has an entry for each
 _LONGEST_MESSAGE = 500
 _HEADER = """\
 # A Counterveil schema: which columns there are, and how their values become levels. It is public.
@@ -50,7 +50,7 @@ _HEADER = """\
 
 
 class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What an institution chose for its deployment, as far as it did: the `[deployment]` of a schema file.
+    """What an institution chose for its deployment: `[deployment]` in a schema file. None stands for no choice.
 
     Its fields are those of `terms.parameters.Parameters`, and the limit that `scheme = "auto"` goes by.
 
@@ -65,11 +65,11 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     shuffle: bool | None = None
     d_min: int | None = None
     norm: int | None = None
-    options: dict[str, dict[str, Any]] | None = None  # own parameters of the form
-    download_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # MiB; what `scheme = "auto"` goes by
+    options: dict[str, dict[str, Any]] | None = None  # the form's own parameters
+    download_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # MiB down, for `scheme = "auto"`
 
     def given(self) -> dict[str, Any]:
-        """Return what was chosen."""
+        """Return the parameters that were chosen, by name."""
         made: dict[str, Any] = msgspec.to_builtins(self)
         return made
 
@@ -105,13 +105,14 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
             raise ValueError(f"version: got {self.version}, expected {_VERSION}")
 
     def choice(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was chosen for the deployment, and over it what is given now.
+        """Return the parameters chosen in the schema, replaced by those given now.
 
-        Another scheme has another mask and other options, and needs other servers; so do more that may collude.
+        If another scheme is given, the mask, norm, options, servers and collusion chosen for the old one are dropped.
+        If another collusion is given, the chosen number of servers is dropped.
         """
         chosen = self.deployment.given() if isinstance(self.deployment, Chosen) else {}
-        follows = {"scheme": ("d_min", "norm", "options", "servers", "collusion"), "collusion": ("servers",)}
-        for name in [name for cause, names in follows.items() if cause in given for name in names]:
+        dropped = {"scheme": ("d_min", "norm", "options", "servers", "collusion"), "collusion": ("servers",)}
+        for name in [name for cause, names in dropped.items() if cause in given for name in names]:
             chosen.pop(name, None)
         return chosen | dict(given)
 
@@ -122,7 +123,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
 
     @property
     def costed(self) -> list[int]:
-        """Where the features stand that count in the cost."""
+        """The positions of the features that count in the cost."""
         return [j for j, feature in enumerate(self.features) if feature.role == "feature"]
 
     @property
@@ -149,7 +150,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         codes = []
         for feature in self.features:
             value = person.get(feature.name)
-            if feature.role == "record":  # shown with a row that is fetched; what the person has does not matter
+            if feature.role == "record":  # not part of the cost, so the person's value does not matter
                 codes.append(0)
                 continue
             try:
@@ -178,10 +179,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         """Read a schema; errors name the source, the feature and the field."""
         try:
             raw = tomllib.loads(text)
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # also numbers of thousands of digits, and lists in lists in lists
+        except (ValueError, RecursionError) as error:  # also for numbers of thousands of digits, and deep nesting
             raise InvalidSchema(source, got=str(error)[:_LONGEST_MESSAGE], expected="TOML") from None
         return cls.from_builtins(raw, source)
 
@@ -197,7 +195,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
             return msgspec.convert(raw, cls)
         except msgspec.ValidationError as error:
             message, _, path = str(error).partition(" - at `$")
-            got = message[:_LONGEST_MESSAGE]  # it can repeat what the schema says
+            got = message[:_LONGEST_MESSAGE]  # it can quote long values of the schema
             raise InvalidSchema(_place(source, path, raw), got=got, expected="a schema of version 1") from None
 
     @classmethod
@@ -215,7 +213,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
     ) -> Schema:
         """Guess a schema from data: kinds by type, steps for whole numbers, ranges rounded outwards.
 
-        Columns of free text and of dates are left out. Look the result over: it is public, and ranges, values and `mad`
+        Columns of free text and of dates are left out. Check the result before you publish it: ranges, values and `mad`
         come from the data.
         """
         table = Columns(frame)
@@ -234,7 +232,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
 
 
 def _place(source: str, path: str, raw: Any) -> str:
-    """Name the file, the feature and the field of an error at `.feature[2].low`."""
+    """Name the file, the feature and the field of an error whose path is, for example, `.feature[2].low`."""
     match = re.match(r"\.feature\[(\d+)\](?:\.(\w+))?", path)
     if not match:
         return source
@@ -285,7 +283,7 @@ def _numeric(
     numbers: np.ndarray[Any, np.dtype[np.float64]],
     missing: Any,
     whole: bool,
-    most: int,
+    levels: int,
     round_outwards: bool,
 ) -> Numeric:
     finite = numbers[np.isfinite(numbers)]
@@ -296,12 +294,12 @@ def _numeric(
         raise OutOfRange(name, got=f"{low:g} to {high:g}", expected="numbers below 1e300")
     mad = float(np.median(np.abs(finite - np.median(finite))))
     constant = high - low <= 1e-12 * max(abs(low), abs(high)) or high - low < 1e-300
-    step = max(1.0, _nice_step(1e-9 * abs(high), whole=True)) if constant else _nice_step((high - low) / most, whole)
+    step = max(1.0, _nice_step(1e-9 * abs(high), whole=True)) if constant else _nice_step((high - low) / levels, whole)
     if round_outwards or constant:
         unit = step if constant else max(step, _nice_step((high - low) / 10, whole))
-        least, most_ = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
-        tidy = (float(f"{least:.12g}"), float(f"{most_:.12g}"))
-        low, high = tidy if tidy[0] <= low and high <= tidy[1] else (least, most_)
+        lower, upper = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+        tidy = (float(f"{lower:.12g}"), float(f"{upper:.12g}"))
+        low, high = tidy if tidy[0] <= low and high <= tidy[1] else (lower, upper)
     high = max(high, low + step)
     parts = (high - low) / step
     divides = math.isclose(parts, round(parts), rel_tol=1e-9)
@@ -316,12 +314,12 @@ def _numeric(
     )
 
 
-def _nice_step(least: float, whole: bool) -> float:
-    """Return the smallest of 1, 2, 5 times a power of ten that is at least so much; 1 or more for whole numbers."""
-    if whole and least <= 1:
+def _nice_step(minimum: float, whole: bool) -> float:
+    """Return the smallest 1, 2 or 5 times a power of ten that is at least `minimum`; at least 1 for whole numbers."""
+    if whole and minimum <= 1:
         return 1.0
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-12))
+    power = 10.0 ** math.floor(math.log10(minimum))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= minimum * (1 - 1e-12))
     return float(f"{step:.12g}")
 
 

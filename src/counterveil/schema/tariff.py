@@ -11,7 +11,7 @@ from functools import cached_property
 from .features import Categorical
 from .schema import Schema
 
-_LEAST_UNIT = 100  # so that fractions of a full change can be told apart when no feature has many levels
+_LEAST_UNIT = 100  # so that partial changes have different costs even if every feature has few levels
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Tariff:
 
     @cached_property
     def stretch(self) -> int:
-        """The most levels that an ordered feature has; all are stretched to it, so that full ranges count the same."""
+        """The largest R of an ordered feature. All are stretched to it, so that full ranges count the same."""
         return max([f.steps for f in self.schema.cost_features if f.ordered], default=1)
 
     @property

@@ -1,1 +1,1 @@
-"""What is computed (form and reveal) and how (protocol), and the record step."""
+"""What is computed (form of the question, and reveal), how (protocol), and how a record is fetched."""

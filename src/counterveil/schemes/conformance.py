@@ -1,8 +1,8 @@
-"""What every form, every reveal and every protocol must do; run these on your own before you put them in the table.
+"""Check that a form of the question, a reveal or a protocol keeps its contract. Run these before you register your own.
 
-Each check raises `AssertionError` with what was broken. They test the contract alone: that the algebra closes, that the
-public numbers are honest, that an answer is explained with the costs that were asked. That a form's cost is the cost
-you meant is for a test of your own.
+Each check raises `AssertionError`, which says what is broken. The checks test the contract alone: shares put together
+give the cost, no cost exceeds the public bound, and an answer is explained with the costs that were asked. Whether a
+form's cost is the cost that you meant needs a test of your own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .forms import Form, Question
 from .reveals import Opened, Reveal
 from .scheme import Scheme, run
 
-_ROOMY = 2**61 - 1  # a field in which no honest cost wraps
+_ROOMY = 2**61 - 1  # a field so large that no honest cost wraps
 _SCHEMA = Schema(
     features=(
         Numeric(name="number", low=0, high=4, step=1),
@@ -36,7 +36,7 @@ _SCHEMA = Schema(
     )
 )
 _TARIFF = Tariff(_SCHEMA, 3, 1)
-_WISHES: dict[str, Any] = {  # of a person whose codes are all 0; a form gets those that it offers
+_WISHES: dict[str, Any] = {  # preferences of a person whose codes are all 0; a form gets those that it offers
     "weights": {"number": 3, "kind": 2},
     "immutable": ["flag"],
     "ranges": {"number": (None, 2)},
@@ -45,16 +45,16 @@ _WISHES: dict[str, Any] = {  # of a person whose codes are all 0; a form gets th
 
 
 def check_form(form: Form, rows: ArrayLike, question: Question) -> None:
-    """Check that shares of the question, evaluated apart and put together, give the cost of every row."""
+    """Check that shares of the question, each evaluated alone and then put together, give the cost of every row."""
     codes = form.load(rows)
     costs = form.costs(codes, question)
     secret = form.encode(question)
-    _hold(len(secret) == form.symbols, f"{form.name}: encodes {len(secret)} symbols, says {form.symbols}")
-    _hold(costs.shape == (len(codes),), f"{form.name}: {costs.shape} costs for {len(codes)} rows")
+    _need(len(secret) == form.symbols, f"{form.name}: encodes {len(secret)} symbols, says {form.symbols}")
+    _need(costs.shape == (len(codes),), f"{form.name}: {costs.shape} costs for {len(codes)} rows")
     roomy = Field(_ROOMY)
     values = form.evaluate(roomy, codes, roomy.vector(secret))
     largest = int(roomy.add(values, form.offset(question) % _ROOMY).max())
-    _hold(largest <= form.bound, f"{form.name}: a cost of {largest}, above the bound {form.bound}")
+    _need(largest <= form.bound, f"{form.name}: a cost of {largest}, above the bound {form.bound}")
     for collusion in (1, 2, 3):
         degree = form.degree * collusion
         alphas = range(1, degree + 2)
@@ -63,22 +63,22 @@ def check_form(form: Form, rows: ArrayLike, question: Question) -> None:
         known = form.known(field, question, queries)
         cleaned = [field.sub(form.evaluate(field, codes, Q), k) for Q, k in zip(queries, known, strict=True)]
         value = reconstruct(field, alphas, cleaned, degree)
-        _hold(np.array_equal(value, costs), f"{form.name}: shares of degree {collusion} do not give the cost")
+        _need(np.array_equal(value, costs), f"{form.name}: shares of degree {collusion} do not give the cost")
 
 
 def check_kind(kind: type[Form]) -> None:
-    """Check a form as it is registered: on its own example, and in a deployment if it can be deployed."""
+    """Check a registered form: on its own example, and in a deployment if it can be deployed."""
     form, rows, questions = kind.example()
     secrets = {tuple(form.encode(question)) for question in questions}
-    _hold(len(secrets) == len(questions) > 1, f"{form.name}: its example needs questions with different secrets")
+    _need(len(secrets) == len(questions) > 1, f"{form.name}: its example needs questions with different secrets")
     for question in questions:
         check_form(form, rows, question)
     try:
         made = kind.for_tariff(_TARIFF)
     except NotOffered:
         return
-    _hold(kind.offers <= set(PREFERENCES), f"{form.name}: offers what is no preference")
-    _hold(all(hasattr(made, name) for name in kind.options), f"{form.name}: has no value for one of its options")
+    _need(kind.offers <= set(PREFERENCES), f"{form.name}: offers what is no preference")
+    _need(all(hasattr(made, name) for name in kind.options), f"{form.name}: has no value for one of its options")
     for wishes in ({}, _WISHES):
         offered = {name: value for name, value in wishes.items() if name in kind.offers}
         _check_deployed(made, Preferences.of(offered))
@@ -92,63 +92,63 @@ def _check_deployed(form: Form, preferences: Preferences) -> None:
     question, costs = form.question(_TARIFF, compile_costs(_TARIFF, codes[0], preferences))
     check_form(form, prepared, question)
     paid, said = form.costs(prepared, question), np.array([sum(costs.of(row)) for row in codes])
-    _hold(np.array_equal(paid, said), f"{form.name}: rows cost something else than the explanation says")
-    _hold(paid[0] == 0 and paid[1:].min() > 0, f"{form.name}: staying costs something, or a change costs nothing")
+    _need(np.array_equal(paid, said), f"{form.name}: rows cost something else than the explanation says")
+    _need(paid[0] == 0 and paid[1:].min() > 0, f"{form.name}: staying costs something, or a change costs nothing")
     broken = np.array([len(costs.violated(row)) for row in codes])
     if broken.any():
         dearest, cheapest = paid[broken == 0].max(), paid[broken > 0].min()
-        _hold(cheapest > dearest, f"{form.name}: a forbidden row costs {cheapest}, an allowed one {dearest}")
+        _need(cheapest > dearest, f"{form.name}: a forbidden row costs {cheapest}, an allowed one {dearest}")
         fewest = all(paid[broken < n].max() < paid[broken == n].min() for n in set(broken.tolist()) - {0})
-        _hold(fewest or not form.forbids_evenly, f"{form.name}: the least total does not break the fewest constraints")
+        _need(fewest or not form.forbids_evenly, f"{form.name}: the least total does not break the fewest constraints")
 
 
 def check_reveal(reveal: Reveal, field: Residues, costs: Vector, common: CommonRandomness) -> None:
-    """Check that a reveal shows what it says; if opened, that it is linear and leads back to a row of least cost.
+    """Check that a reveal keeps its contract; if it is opened, also that it is linear and finds a row of least cost.
 
-    With a mask, the costs must satisfy its gap condition.
+    With a mask, the costs must satisfy the gap condition (rule 8).
     """
     name = reveal.name
     revealed = reveal.apply(field, costs, common)
-    _hold(revealed.size == reveal.length(costs.size), f"{name}: reveals {revealed.size} numbers, not its length")
-    _hold(reveal.plausible(field, revealed, int(costs.max())), f"{name}: calls an honest answer a lie")
+    _need(revealed.size == reveal.length(costs.size), f"{name}: reveals {revealed.size} numbers, not its length")
+    _need(reveal.plausible(field, revealed, int(costs.max())), f"{name}: calls an honest answer a lie")
     if not isinstance(reveal, Opened):
         return
-    _hold(field.q > reveal.bound(int(costs.max())), f"{name}: the field is too small for these costs")
-    standing = common.order(costs.size) if reveal.shuffle else np.arange(costs.size)
+    _need(field.q > reveal.bound(int(costs.max())), f"{name}: the field is too small for these costs")
+    order = common.order(costs.size) if reveal.shuffle else np.arange(costs.size)
     position = reveal.nearest(field, revealed)
-    found = standing[position]
-    _hold(int(costs[found]) == costs.min(), f"{name}: does not find a row of the least cost, {costs.min()}")
-    _hold(reveal.fits(field, revealed, [position], costs[[found]]), f"{name}: calls an honest record a lie")
+    found = order[position]
+    _need(int(costs[found]) == costs.min(), f"{name}: does not find a row of the least cost, {costs.min()}")
+    _need(reveal.fits(field, revealed, [position], costs[[found]]), f"{name}: calls an honest record a lie")
     both = reveal.linear(field, field.add(costs, costs[::-1].copy()))
     apart = field.add(reveal.linear(field, costs), reveal.linear(field, costs[::-1].copy()))
-    _hold(np.array_equal(both, apart), f"{name}: is not linear")
+    _need(np.array_equal(both, apart), f"{name}: is not linear")
     shifted = reveal.apply(field, field.add(costs, 1), common)
     moved = field.add(revealed, reveal.constant(field, 1))
-    _hold(np.array_equal(shifted, moved), f"{name}: a term common to all rows does not become its constant")
+    _need(np.array_equal(shifted, moved), f"{name}: a term common to all rows does not become its constant")
 
 
 def check_protocol(scheme: Scheme, rows: ArrayLike, question: Question, common: Streams) -> None:
     """Check a protocol against the specification, reveal.apply(form.costs(rows, question)).
 
     All parties are played. The applicant must see exactly what the reveal shows, and fetch the record of a row of least
-    cost; with a mask, the costs must satisfy its gap condition. `run` holds the messages to the sizes that it says.
+    cost. With a mask, the costs must satisfy the gap condition (rule 8). `run` also checks the sizes of messages.
     """
     codes, name = scheme.form.load(rows), f"{scheme.name} by {scheme.protocol.name}"
     records = np.arange(len(codes), dtype="<u4").view(np.uint8).reshape(-1, 4)
     costs = scheme.form.costs(codes, question)
     played = run(scheme, codes, question, common=common, records=records)
     ideal = scheme.reveal.apply(scheme.field, costs, common)
-    _hold(np.array_equal(played.revealed, ideal), f"{name}: reveals something else than the specification")
+    _need(np.array_equal(played.revealed, ideal), f"{name}: reveals something else than the specification")
     order = scheme.protocol.order(scheme, len(codes), common)
-    if played.position < 0:  # no position is told: the record says which row it is
-        _hold(not scheme.protocol.fetches, f"{name}: fetches a record from no position")
+    if played.position < 0:  # the protocol tells no position; the record says which row it is
+        _need(not scheme.protocol.fetches, f"{name}: fetches a record from no position")
         index = int.from_bytes(played.record or b"", "little") % len(codes)
     else:
         index = played.position if order is None else int(order[played.position])
-    _hold(played.record == records[index].tobytes(), f"{name}: fetches another record than that of row {index}")
-    _hold(int(costs[index]) == costs.min(), f"{name}: finds a row of cost {costs[index]}, not {costs.min()}")
+    _need(played.record == records[index].tobytes(), f"{name}: fetches another record than that of row {index}")
+    _need(int(costs[index]) == costs.min(), f"{name}: finds a row of cost {costs[index]}, not {costs.min()}")
 
 
-def _hold(condition: bool, message: str) -> None:
+def _need(condition: bool, message: str) -> None:
     if not condition:
         raise AssertionError(message)

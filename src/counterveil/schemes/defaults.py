@@ -1,4 +1,4 @@
-"""Public parameters that nobody chose. Each default stands here, once."""
+"""Default values of public parameters. Each default is defined here, and only here."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ MAX_WEIGHT: Final = 10  # L: how reluctant an applicant can be to change a featu
 NORM: Final = 4  # the power of `even_norm`
 K: Final = 1  # records that a question gets
 D_MIN: Final = 1  # no mask
-EXPANSION: Final = 1  # costs are masked as they are
+EXPANSION: Final = 1  # costs are not multiplied before they are masked
 SHUFFLE: Final = True  # a deployment puts its rows in a new secret order for every ticket
 # `make_scheme` and `retrieve` work on bare codes and follow the paper: its servers answer in the rows' own order, so
 # that `retrieve` finds a row by its number.

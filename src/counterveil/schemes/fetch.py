@@ -1,11 +1,11 @@
 """Fetch one record and nothing else: the SPIR step that follows a retrieval.
 
-Two ways, by how many servers may collude. `Subsets` (T = 1): xors of random subsets, at rate 1 - 1/N. `Polynomials`
-(T > 1): the position's unit vector shared over GF(2^8), the linear form over records. Both have the same verbs: query,
-answer, recover.
+There are two ways; which one is used depends on how many servers may collude. `Subsets` (T = 1) xors random subsets of
+records, at rate 1 - 1/N. `Polynomials` (T > 1) shares the unit vector of the position over GF(2^8), and a server
+returns a linear combination of records. Both have the same verbs: query, answer, recover.
 
-An applicant who cheats gets some linear mixture of records, one record's length of it. So servers hold packages
-(`packages`), of which a mixture is worth nothing.
+An applicant who cheats gets one linear mixture of records, as long as one record. So servers hold packages
+(`crypto.packages`), since a mixture of packages is worth nothing.
 
 Paper: the step after `system_model_case1`, "we use this index to perform the SPIR scheme".
 """
@@ -31,13 +31,13 @@ from ..engine import Records, hold
 from ..engine.party import Party, Send, Take
 from ..errors import EmptyDatabase, TooFewServers, WrongShape, WrongType
 
-LEAST_PART = 16  # bytes: a missing part of a package must be beyond guessing
+LEAST_PART = 16  # bytes: nobody may be able to guess a missing part of a package
 BYTES = Ring(256)
 _GF256 = GF256()
 
 
 class Setting(Protocol):
-    """What the record step needs to know of a scheme."""
+    """What fetching a record needs to know about a scheme."""
 
     @property
     def alphas(self) -> tuple[int, ...]: ...
@@ -89,7 +89,7 @@ class Subsets:
 
     @property
     def part(self) -> int:
-        """Bytes of the longest part, which is what each server sends down."""
+        """Bytes of the longest part; each server sends this many."""
         return -(-self.length // self.parts)
 
     @property
@@ -113,11 +113,11 @@ class Subsets:
         return np.packbits(chosen, axis=1, bitorder="little")
 
     def query_bytes(self, count: int) -> int:
-        """Return the bytes of one query for so many records: M(N-1) bits."""
+        """Return how many bytes a query for one of `count` records has: M(N-1) bits."""
         return -(-count * self.parts // 8)
 
     def check(self, what: str, query: Bytes, count: int) -> Bytes:
-        """Accept a query from someone else, or refuse it: packed bits, none set after the last."""
+        """Accept a query from somebody else, or refuse it: packed bits, none of them set after the last."""
         packed = _as_bytes(what, query, self.query_bytes(count))
         bits = count * self.parts
         if np.unpackbits(packed[-1:], bitorder="little")[bits % 8 or 8 :].any():
@@ -149,16 +149,16 @@ class Subsets:
     def recover(self, answers: Sequence[Bytes]) -> bytes:
         """Return the record: part j = answer_j xor answer_N."""
         received = _answers(answers, self.servers, self.part)
-        ends = [end - start for start, end in self._bounds]
-        return b"".join((a ^ received[-1])[:end].tobytes() for a, end in zip(received[:-1], ends, strict=True))
+        lengths = [end - start for start, end in self._bounds]
+        return b"".join((a ^ received[-1])[:length].tobytes() for a, length in zip(received[:-1], lengths, strict=True))
 
 
 @dataclass(frozen=True)
 class Polynomials:
     """SPIR against T colluding servers: N >= T + 1 servers, upload M bytes each, rate 1/N.
 
-    The unit vector of the position is shared with degree-T polynomials over GF(2^8); a server returns the combination
-    of records that its share says, under N - 1 pads.
+    The unit vector of the position is shared with degree-T polynomials over GF(2^8). A server returns the linear
+    combination of records whose coefficients are its share, under N - 1 pads.
     """
 
     servers: int
@@ -187,11 +187,11 @@ class Polynomials:
         return split(_GF256, unit, self.alphas, self.collusion, randomness).astype(np.uint8)
 
     def query_bytes(self, count: int) -> int:
-        """Return the bytes of one query for so many records: M."""
+        """Return how many bytes a query for one of `count` records has: M."""
         return count
 
     def check(self, what: str, query: Bytes, count: int) -> Bytes:
-        """Accept a query from someone else, or refuse it."""
+        """Accept a query from somebody else if it has the right length; refuse it otherwise."""
         return _as_bytes(what, query, self.query_bytes(count))
 
     def answer(
@@ -217,7 +217,7 @@ class Polynomials:
 
     @property
     def part(self) -> int:
-        """Bytes that each server sends down."""
+        """Bytes that each server sends: a whole record."""
         return self.length
 
     def recover(self, answers: Sequence[Bytes]) -> bytes:
@@ -231,35 +231,36 @@ Spir = Subsets | Polynomials
 
 
 def make_spir(*, servers: int, collusion: int, length: int, chosen: bool = False) -> Spir:
-    """Choose the record step for so many servers, so many of which may collude.
+    """Choose how a record is fetched from `servers` servers, of which `collusion` may collude.
 
-    `chosen` says that the applicant chooses the servers from more. Then a part must be worth nothing without answers of
-    all of them, or a cheat who names different sets to different servers puts parts together: `Polynomials`. The same
-    where there are so many servers that a part would be short enough to guess.
+    `chosen` says that the applicant picks the servers from a larger set. A cheat could then name different sets to
+    different servers and put the parts of several records together. So an answer must be worth nothing without the
+    answers of all the others: `Polynomials`. They are also used if so many servers take part that a part would be short
+    enough to guess.
     """
     whole = collusion > 1 or chosen or servers - 1 > max(1, length // LEAST_PART)
     return Polynomials(servers, collusion, length) if whole else Subsets(servers, length)
 
 
 def spir_of(setting: Setting, length: int) -> Spir:
-    """Return the record step of a scheme: all its servers take part, but as many as it lets lie."""
+    """Return how a scheme fetches a record: from all its servers except as many as may lie."""
     servers = len(setting.alphas) - setting.robust
     return make_spir(servers=servers, collusion=setting.collusion, length=length, chosen=setting.robust > 0)
 
 
 class _Step(NamedTuple):
-    """One record step: the seats that make the record, and what each server gets."""
+    """The messages for one record: the seats whose answers give the record, and what each server gets."""
 
     among: tuple[int, ...]
-    sent: list[tuple[tuple[int, ...], Bytes]]  # by seat: whom the query says it is for, and the query
+    sent: list[tuple[tuple[int, ...], Bytes]]  # by seat: the seats that the query says it is for, and the query
 
 
 def fetched(
     setting: Setting, record: int, count: int, positions: Sequence[int], honest: Sequence[int], draw: Randomness
 ) -> Party[tuple[bytes, ...]]:
-    """Play the applicant for the records at these positions, of `count`: one request each, from honest servers.
+    """Play the applicant who fetches the records at these positions, of `count`: one request each, from honest servers.
 
-    All queries are made before the first is sent, and nothing is computed until all answers are there.
+    All queries are made before the first is sent, and nothing is computed until all answers have arrived.
     """
     spir, seats = spir_of(setting, record), range(len(setting.alphas))
     steps = [_step(spir, seats, honest, count, position, draw) for position in positions]
@@ -276,10 +277,10 @@ def fetched(
 def _step(
     spir: Spir, seats: Sequence[int], honest: Sequence[int], count: int, position: int, draw: Randomness
 ) -> _Step:
-    """Prepare one record step, to a random set of honest servers.
+    """Prepare the queries for one record, from a random set of honest servers.
 
-    A server that is left out gets a query too, of noise, and a random set that it is in: whether it was left out by
-    chance, or because it lied, looks the same to it.
+    A server that is left out gets a query of noise, and a random set of servers that it is in. So it cannot tell that
+    it was left out, by chance or because it lied.
     """
     among = _some(honest, spir.servers, draw)
     queries = dict(zip(among, spir.query(count, position, draw), strict=True))
@@ -295,7 +296,7 @@ def _step(
 
 
 def _some(seats: Sequence[int], size: int, draw: Randomness) -> tuple[int, ...]:
-    """Return so many of these seats, every set as likely; all of them without a draw where there is no choice."""
+    """Return `size` of these seats, every set equally likely. If there is no choice, draw nothing."""
     left = list(seats)
     while len(left) > size:
         left.pop(int(draw.elements(len(left), 1)[0]))
@@ -312,7 +313,8 @@ def served(
 ) -> Party[None]:
     """Play one server, at place 1..N among those asked, for one record.
 
-    `common` returns what these servers share and the ticket's order. It is called after the query has arrived.
+    `common` returns the randomness that these servers share, and the ticket's order. It is called after the query has
+    arrived.
     """
     check = partial(spir.check, "record query", count=count)
     query = yield Take("applicant", spir.query_bytes(count), BYTES, request, check)
@@ -321,7 +323,7 @@ def served(
 
 
 class RecordTranscript(NamedTuple):
-    """The queries of one record step, and the record that came of it."""
+    """The queries for one record, and the record that was recovered."""
 
     queries: Bytes  # row n - 1 is what server n sees
     record: bytes
@@ -357,11 +359,11 @@ def _by_row(values: NDArray[np.uint8], order: Order | None, rows: int) -> NDArra
     """Turn values by position into values by row: position p stands for row order[p], -1 for none."""
     if order is None:
         return values
-    there = order >= 0
-    if int(there.sum()) != rows:
-        raise WrongShape("order", got=int(there.sum()), expected=f"a place for each of {rows} records")
+    used = order >= 0
+    if int(used.sum()) != rows:
+        raise WrongShape("order", got=int(used.sum()), expected=f"a place for each of {rows} records")
     by_row = np.zeros((rows, *values.shape[1:]), dtype=np.uint8)
-    by_row[order[there]] = values[there]
+    by_row[order[used]] = values[used]
     return by_row
 
 

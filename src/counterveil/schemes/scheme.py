@@ -1,6 +1,6 @@
-"""A scheme is a form times a reveal, and the protocol that computes it: query, answer, recover.
+"""A scheme is a form of the question, a reveal, and the protocol that computes them: query, answer, recover.
 
-The paper's six schemes are rows of the table `CATALOGUE`, and so are their two-server versions.
+The table `CATALOGUE` holds the paper's six schemes, and their two-server versions.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "linear-diff": ("linear", "differences"),
     "linear-mask": ("linear", "masked"),
 }
-ALIASES: dict[str, tuple[str, str, dict[str, Any]]] = {  # reveals whose old names say how they are computed
+_IN_DIGESTS = {"largest": "levels"}  # what a field is called in digests, which `vectors/` fixes
+ALIASES: dict[str, tuple[str, str, dict[str, Any]]] = {  # old names for a reveal together with its protocol
     "sealed_record": ("sealed", "garbled", {"records_inside": True}),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """A form, a reveal, a protocol, and public numbers that fit them; `Scheme.of` computes them.
+    """A form, a reveal, a protocol, and public numbers that fit them; `Scheme.of` computes the numbers.
 
     Security: public.
     """
@@ -56,9 +57,9 @@ class Scheme:
     reveal: Reveal
     protocol: Protocol
     alphas: tuple[int, ...]  # one for each server
-    collusion: int  # T: so many servers together learn nothing
+    collusion: int  # T: this many servers together learn nothing
     field: Residues
-    robust: int = 0  # v: so many wrong answers are corrected, at the price of rule 3
+    robust: int = 0  # v: how many wrong answers are corrected; rule 3 says what that costs
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "collusion", checks.integer("collusion", self.collusion, 1))
@@ -85,7 +86,7 @@ class Scheme:
         alphas: Sequence[int] | None = None,
         q: int | None = None,
     ) -> Scheme:
-        """Pair a form with a reveal: the fewest servers, the most collusion they bear, the smallest prime (rule 5).
+        """Pair a form with a reveal; by default with the fewest servers, the most collusion, the smallest q (rule 5).
 
         >>> from counterveil import FORMS, REVEALS
         >>> Scheme.of(FORMS["weighted"](largest=[10] * 20, max_weight=5), REVEALS["differences"]).field
@@ -114,7 +115,7 @@ class Scheme:
 
     @property
     def name(self) -> str:
-        """What terms call it: ``"form/reveal"``."""
+        """The name in terms: ``"form/reveal"``."""
         return f"{self.form.name}/{self.protocol.names(self.reveal.name)}"
 
     @property
@@ -124,15 +125,15 @@ class Scheme:
 
     @property
     def degree(self) -> int:
-        """D, the degree in alpha of what the applicant interpolates: N - 1, less where answers are to be corrected."""
+        """D, the degree in alpha of what the applicant interpolates: N - 1, less 2 for every answer to be corrected."""
         return self.servers - 1 - 2 * self.robust
 
     def needed(self, robust: int = 0) -> int:
-        """Return how many servers it takes: eT + 1, and two more for every wrong answer to be corrected."""
+        """Return how many servers are needed: eT + 1, and two more for every wrong answer to be corrected."""
         return self.form.degree * self.collusion + 1 + 2 * robust
 
     def among(self, servers: Sequence[int], robust: int = 0) -> Scheme:
-        """Return the same scheme for some of its servers, given by number: those that a ticket names."""
+        """Return the same scheme for some of its servers, given by number, such as those that a ticket names."""
         for n in servers:
             checks.integer("servers", n, 1, self.servers)
         return replace(self, alphas=tuple(self.alphas[n - 1] for n in servers), robust=robust)
@@ -175,7 +176,7 @@ class Scheme:
     def stream(
         self, server: int, rows: ArrayLike | Rows, query: ArrayLike, common: Streams, records: Bytes | None = None
     ) -> Iterator[Any]:
-        """Return the answer of server n = 1..N to a question, part by part; records are needed where it brings them.
+        """Return the answer of server n = 1..N to a question, part by part; `records` are needed if it contains them.
 
         Security: to be seen by the applicant; holds the reveal and nothing else, however the queries were made up.
         """
@@ -183,22 +184,22 @@ class Scheme:
         if self.protocol.linked:
             raise NotOffered("answer", got=f"one server alone by {self.protocol.name}", expected="all parties: `run`")
         share = self.field.check("query", query, self.symbols)
-        held = rows if isinstance(rows, Rows) else as_rows(self.form.load(rows))
-        brought = None if records is None else hold(records)
-        party = self.answering(server - 1, 0, Held(held, brought, lambda _: common))
+        scannable = rows if isinstance(rows, Rows) else as_rows(self.form.load(rows))
+        added = None if records is None else hold(records)
+        party = self.answering(server - 1, 0, Held(scannable, added, lambda _: common))
         next(party)
         return _sent(party, share)
 
     def answer(
         self, server: int, rows: ArrayLike | Rows, query: ArrayLike, common: Streams, records: Bytes | None = None
     ) -> Any:
-        """Return the answer of server n = 1..N, whole: an array of symbols."""
+        """Return the whole answer of server n = 1..N, an array of symbols."""
         return np.concatenate(list(self.stream(server, rows, query, common, records)))
 
     def recover(
         self, question: Question, queries: Vector, answers: Sequence[ArrayLike], count: int, record: int = 0
     ) -> Outcome:
-        """Return what whole answers come to, after checking every one of them."""
+        """Return the outcome of whole answers, after checking every one of them."""
         sent = [
             self.field.check(f"query to server {n}", q, self.symbols)
             for n, q in enumerate(self._each("queries", queries), 1)
@@ -227,13 +228,14 @@ class Scheme:
     def digest(self, rows: ArrayLike, records: Bytes | None = None) -> bytes:
         """Return the digest of everything that the servers must agree on (rule 4)."""
         codes = self.form.load(rows)
-        held = np.empty((len(codes), 0), dtype=np.uint8) if records is None else records
-        if not isinstance(held, np.ndarray) or held.dtype != np.uint8 or held.ndim != 2 or len(held) != len(codes):
-            raise WrongShape("records", got=type(held).__name__, expected=f"an array of uint8, {len(codes)} by length")
+        kept = np.empty((len(codes), 0), dtype=np.uint8) if records is None else records
+        if not isinstance(kept, np.ndarray) or kept.dtype != np.uint8 or kept.ndim != 2 or len(kept) != len(codes):
+            raise WrongShape("records", got=type(kept).__name__, expected=f"an array of uint8, {len(codes)} by length")
         parts: list[bytes | str | int] = [VERSION, delimited(codes.shape), as_bytes(codes).tobytes()]
-        parts += [delimited(held.shape), held.tobytes()]
+        parts += [delimited(kept.shape), kept.tobytes()]
         parts += [self.form.name, _canonical(self.form), _canonical(self.reveal)]
-        parts += [self.protocol.name, _canonical(self.protocol)]
+        if self.protocol != make_protocol(self.reveal.protocol):
+            parts += [self.protocol.name, _canonical(self.protocol)]
         parts += [self.field.q, delimited(self.alphas), self.servers, self.collusion]
         digest = hashlib.sha256()
         for part in parts:
@@ -241,12 +243,13 @@ class Scheme:
         return digest.digest()
 
     def common(self, key: bytes, digest: bytes, ticket: bytes | None) -> Common:
-        """Return the common randomness of this scheme's servers for one ticket; None for what outlasts tickets."""
+        """Return the common randomness of this scheme's servers for one ticket; None if it belongs to no ticket."""
         return Common(key, digest=digest, ticket=ticket, servers=self.alphas)
 
 
 def _canonical(part: Form | Reveal | Protocol) -> str:
-    return json.dumps(asdict(part), sort_keys=True)
+    fields = {_IN_DIGESTS.get(name, name): value for name, value in asdict(part).items()}
+    return json.dumps(fields, sort_keys=True)
 
 
 def as_bytes(codes: Codes) -> Bytes:
@@ -255,7 +258,7 @@ def as_bytes(codes: Codes) -> Bytes:
 
 
 def nearest(k: int, relative: Vector) -> list[int]:
-    """Return the positions of the k least costs, the least first; of equal ones the first (rule 7)."""
+    """Return the positions of the k least costs, the least first; of equal costs the first one (rule 7)."""
     return [int(p) for p in np.argsort(relative, kind="stable")[:k]]
 
 
@@ -273,14 +276,14 @@ def _sent(party: Party[Any], received: Any) -> Iterator[Any]:
 
 
 class Transcript(NamedTuple):
-    """All messages of one question, and what came of it."""
+    """All messages of one question, and its result."""
 
     queries: Vector  # (N, symbols): row n - 1 is what server n sees
     answers: list[Any]
     revealed: Vector
     position: int  # -1 where the protocol tells none
     record: bytes | None  # where records were given
-    record_queries: list[Any]  # by server: all it sees of the record step
+    record_queries: list[Any]  # by server: everything that it sees while a record is fetched
 
 
 def run(
@@ -292,9 +295,9 @@ def run(
     common: Streams | None = None,
     records: Bytes | None = None,
 ) -> Transcript:
-    """Play all parties: the applicant asks, every server answers, the applicant recovers; then fetches, given records.
+    """Play all parties: the applicant asks, every server answers, the applicant recovers, then fetches a record if any.
 
-    The run is held to the sizes that the scheme says beforehand.
+    Every message must have the size that the scheme has announced.
     """
     codes = scheme.form.load(rows)
     shared = common or scheme.common(new_key(), scheme.digest(rows), b"run")

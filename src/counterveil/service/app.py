@@ -1,6 +1,6 @@
-"""A server over HTTP: routes, logs and metrics, and nothing of the protocol.
+"""A server over HTTP: routes, logs and metrics. The protocol itself is in `server` and `desk`.
 
-Security: nothing of a question, an answer, a ticket, or where they come from is logged or counted.
+Security: logs and metrics hold nothing of a question, an answer or a ticket, and no address of a client.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .server import SOFTWARE, Server
 
 log = logging.getLogger("counterveil")
 
-REFUSALS = {  # what a server may refuse, with its HTTP status
+REFUSALS = {  # every code of a refusal, with its HTTP status and its meaning
     "malformed": (400, "not a message of this protocol, or not one for this place"),
     "ticket_forged": (401, "the ticket is forged"),
     "ticket_not_offered": (403, "the ticket is for more than is offered"),
@@ -55,9 +55,9 @@ REFUSALS = {  # what a server may refuse, with its HTTP status
     "not_ready": (503, "the ledger cannot be written"),
     "busy": (503, "too many answers are on their way"),
 }
-_FRESH = 1.0  # seconds for which the ledger is known to be fit
-_PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")  # who asks is somebody else
-_BACKLOG = 256  # connections accepted at a time, before anybody can be sent away for them
+_FRESH = 1.0  # seconds for which a check of the ledger counts
+_PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")  # headers that a proxy adds
+_BACKLOG = 256  # new connections that wait in the kernel
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -91,7 +91,7 @@ class Metrics:
 
 
 class _Observed:
-    """Logs and counts every request, by its route and how it ended."""
+    """Logs and counts every request, by its route and by how it ended."""
 
     def __init__(self, app: ASGIApp, counters: Sequence[Callable[..., None]], paths: set[str]) -> None:
         self._app, self._counters, self._paths = app, counters, paths
@@ -152,7 +152,7 @@ def _refusal(scope: Scope, error: Refused) -> Response:
 
 
 class _Answer(Response):
-    """A response that is still to be worked out."""
+    """A response that reads the request's body and computes its answer only when it is sent."""
 
     def __init__(self, desk: Desk, kind: wire.RequestKind) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _Answer(Response):
 
 
 class _Readiness:
-    """Whether the ledger can be written, looked at once a second at most, whoever asks how often."""
+    """Whether the ledger can be written. It is checked at most once a second, however often clients ask."""
 
     def __init__(self, ledger: AnyLedger) -> None:
         self._ledger, self._lock = ledger, anyio.Lock()
@@ -177,7 +177,7 @@ class _Readiness:
     _known: Refused | None
 
     async def check(self) -> None:
-        """Refuse unless the ledger can be written, or could a moment ago."""
+        """Refuse unless the ledger could be written at the last check."""
         async with self._lock:
             if time.monotonic() > self._until:
                 try:
@@ -191,7 +191,7 @@ class _Readiness:
 
 
 class _CrossOrigin:
-    """Lets the pages of others ask, and read nothing else."""
+    """Lets web pages from other origins call the routes under /v1/, and no others."""
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
         self._app = app
@@ -205,8 +205,8 @@ class _CrossOrigin:
 def make_app(server: Server, *, origins: Sequence[str] = ("*",), operator: Operator | None = None) -> FastAPI:
     """Return the application of one server.
 
-    `origins` are the web pages that may call it: any, since there are no cookies. With an `operator` there is a page
-    for the institution too.
+    `origins` are those whose web pages may call the server. Any may, by default, since there are no cookies. With an
+    `operator` there is a page for the institution too.
     """
     app = FastAPI(title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None)
     metrics = Metrics(server)
@@ -272,7 +272,7 @@ def _add_health(app: FastAPI, server: Server) -> None:
 
 
 def _add_metrics(app: FastAPI, metrics: Metrics, operator: Operator | None) -> None:
-    """Add what counts requests, for this machine and for the operator: counts over time tell who asked when."""
+    """Add the metrics, for this machine and the operator only, since counts over time tell who asked when."""
     closed: dict[int | str, dict[str, Any]] = {
         401: {"description": "no token of the operator's"},
         403: {"description": "not from this machine"},
@@ -290,10 +290,10 @@ def _add_metrics(app: FastAPI, metrics: Metrics, operator: Operator | None) -> N
 
 
 def _is_local(request: Request) -> bool:
-    """Say whether a request comes from this machine, for itself.
+    """Say whether a request comes from a program on this machine that asks for itself.
 
-    A proxy on this machine asks for others, and mostly says so. A page in a browser on this machine may ask for others
-    too, under a name that they made point here.
+    A proxy on this machine asks for others, but it adds headers that say so. A web page in a browser on this machine
+    may ask for others too (DNS rebinding). Then the Host header has another name than this machine's.
     """
     named = request.headers.get("host", "")
     host = named.rpartition(":")[0] if named.rpartition(":")[2].isdigit() else named
@@ -354,7 +354,7 @@ async def _asset(content: bytes, kind: str) -> Response:
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """Writes each log entry as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
@@ -372,7 +372,7 @@ def serve(
     tls_key: Path | None,
     log_level: str,
 ) -> None:
-    """Run until told to stop; then finish what is under way."""
+    """Run the server until a signal stops it; then finish the answers under way."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     for name in ("counterveil", "uvicorn.error"):

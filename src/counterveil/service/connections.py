@@ -1,8 +1,8 @@
-"""Connections over which nothing comes, or nothing is read: they end after a while, and at once where others need room.
+"""Close idle connections: after a deadline, and at once when a new connection needs room.
 
-uvicorn has no deadline for headers, and refuses newcomers when it has many connections: a few hundred silent ones shut
-it. So this says who has to go. granian, which has such a deadline, does not help: where its limit is reached newcomers
-wait, and not even health checks are answered under a flood of silent connections.
+uvicorn has no deadline for headers, and refuses new connections when it has many. So a few hundred silent connections
+would block it. This module decides which connection to close. granian has such a deadline, but it does not help: at
+its limit new connections wait, and a flood of silent connections leaves even health checks unanswered.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HANG_UP = "counterveil.hang_up"  # in a request's extensions: a function that ends the connection now
-_HERE, _KERNEL = 1 << 16, 1 << 17  # bytes that wait to be sent, in this process and in the kernel
+_HERE, _KERNEL = 1 << 16, 1 << 17  # bytes: the most that wait to be sent, in this process and in the kernel
 
-State = Literal["asks", "sends", "reads"]  # what is waited for: a request, its body, that an answer be read
+State = Literal["asks", "sends", "reads"]  # what the client must do next: send a head, send a body, read an answer
 
 
 @dataclass
 class Crowd:
-    """All connections of a server, and how long each has kept it waiting; those that wait for the server are safe.
+    """All connections of a server, and how long each has kept it waiting. Connections that wait for it stay open.
 
     Parameters
     ----------
-    most : connections at a time. One more, and the one that has kept the server waiting longest is closed.
-    asking : seconds for the head of a request to come, and for the handshake before it.
-    reading : seconds in which something of an answer must be read.
-    leaving : the same, when the server is about to stop.
+    most : connections at a time. For one more, the connection that has kept the server waiting longest is closed.
+    asking : seconds for the head of a request to arrive, and for the TLS handshake before it.
+    reading : seconds within which the client must read some part of an answer.
+    leaving : replaces `asking` and `reading` when the server is about to stop.
     """
 
     most: int = 512
@@ -46,7 +46,7 @@ class Crowd:
     _sweeping: bool = field(default=False, init=False)
 
     def enter(self, connection: Connection) -> None:
-        """Count a new connection, and make room for it."""
+        """Add a new connection, and close another if there are too many."""
         self._all.add(connection)
         self.wait_for(connection, "asks")
         if len(self._all) > self.most:
@@ -57,7 +57,7 @@ class Crowd:
             self._sweep()
 
     def wait_for(self, connection: Connection, state: State | None) -> None:
-        """Note what a connection is waited for from now on; nothing, where it waits for the server."""
+        """Note what the client must do next from now on; None if it waits for the server."""
         for each in self._waited_for.values():
             each.pop(connection, None)
         if state is not None and connection in self._all:
@@ -69,17 +69,17 @@ class Crowd:
         self.wait_for(connection, None)
 
     def hurry(self) -> None:
-        """Have less patience, since the server is about to stop."""
+        """Shorten the deadlines, since the server is about to stop."""
         self.reading = self.asking = min(self.leaving, self.reading, self.asking)
 
     def _sweep(self) -> None:
-        """Close those whose time is up, every now and then; bodies have a deadline of their own, with their length."""
+        """Close connections past their deadline, and repeat. `desk` has the deadline of bodies, by their length."""
         loop = asyncio.get_running_loop()
         limits: list[tuple[State, float]] = [("asks", self.asking), ("reads", self.reading)]
         for state, limit in limits:
             for connection, since in list(self._waited_for[state].items()):
                 if loop.time() - since < limit:
-                    break  # the others came later
+                    break  # the dictionary is in order of time: the rest began to wait later
                 connection.hang_up()
         self._sweeping = bool(self._all)
         if self._sweeping:
@@ -87,9 +87,9 @@ class Crowd:
 
 
 class Connection(H11Protocol):
-    """A connection as uvicorn has it, which tells the crowd what it is waited for.
+    """A connection of uvicorn's that tells the crowd what its client must do next.
 
-    It begins TLS by itself: otherwise nobody would count connections before their handshake.
+    It starts TLS itself, so that connections are counted before their handshake.
     """
 
     def __init__(self, *args: Any, crowd: Crowd, tls: ssl.SSLContext | None = None, **options: Any) -> None:
@@ -107,10 +107,11 @@ class Connection(H11Protocol):
         self.app = with_end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection, then begin TLS or HTTP."""
+        """Add the connection to the crowd, then start TLS or HTTP."""
         self._raw = transport
         kernel = transport.get_extra_info("socket")
-        if kernel is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):  # or megabytes wait there, and nobody sees it
+        if kernel is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            # Without this limit megabytes would wait in the kernel, and the server could not see that nobody reads.
             kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL)
         self._crowd.enter(self)
         if self._tls is None:
@@ -137,15 +138,15 @@ class Connection(H11Protocol):
             self.data_received(self._early)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from the crowd."""
         self._lost = True
         self._crowd.leave(self)
         if self.transport is not None:
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; the first of a request begin its time."""
-        if self.transport is None:  # the handshake is over, and `_begin` about to be called
+        """Take bytes; the first byte of a request starts its deadline."""
+        if self.transport is None:  # the handshake is over, but `_begin` was not called yet
             self._early += data
             return
         if self.timeout_keep_alive_task is not None:
@@ -153,22 +154,22 @@ class Connection(H11Protocol):
         super().data_received(data)
 
     def handle_events(self) -> None:
-        """Read what came, and see what is waited for then."""
+        """Read what arrived, and note what the client must do next."""
         super().handle_events()
         self._note()
 
     def pause_writing(self) -> None:
-        """Wait for the other end to read."""
+        """Note that the client must read before more is sent."""
         super().pause_writing()
         self._note()
 
     def resume_writing(self) -> None:
-        """Go on: the other end reads."""
+        """Note that the client reads again."""
         super().resume_writing()
         self._note()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Note that the client may send its next request."""
         super().on_response_complete()
         self._note()
 
@@ -185,12 +186,12 @@ class Connection(H11Protocol):
             self._crowd.wait_for(self, state)
 
     def shutdown(self) -> None:
-        """Finish what is under way, unless the other end does not read it."""
+        """Finish answers under way, but with shorter deadlines for clients that do not read."""
         self._crowd.hurry()
         super().shutdown()
 
     def hang_up(self) -> None:
-        """End the connection now, whatever is still to be sent."""
+        """Close the connection now, even if something is still to be sent."""
         self._crowd.leave(self)
         transport = self.transport or self._raw
         if transport is not None:
@@ -198,7 +199,7 @@ class Connection(H11Protocol):
 
 
 class Listener(uvicorn.Server):
-    """uvicorn with such connections; TLS is theirs."""
+    """uvicorn with connections of the class above, which start TLS themselves."""
 
     def __init__(self, config: uvicorn.Config, crowd: Crowd | None = None) -> None:
         config.load()
@@ -208,5 +209,5 @@ class Listener(uvicorn.Server):
         super().__init__(config)
 
     def _log_started_message(self, listeners: Any) -> None:
-        self.config.ssl = self._tls  # it says whether the address is one of https
+        self.config.ssl = self._tls  # uvicorn logs http:// or https:// by this
         super()._log_started_message(listeners)

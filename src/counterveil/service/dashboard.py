@@ -1,6 +1,6 @@
-"""What the institution may see of its server: how much was asked and given away, over time. Never what was asked.
+"""The operator's dashboard: how much was asked and given away over time, and never what was asked.
 
-Security: for the operator, behind a token of its own.
+Security: for the operator only, who must show a token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..terms.wire import ANSWER_PATH, RECORD_PATH
 from .server import Server
 
 _MINUTES = 24 * 60
-_LEAST_TOKEN = 16  # characters
+_LEAST_TOKEN = 16  # characters: the shortest token
 
 
 @dataclass
@@ -28,7 +28,7 @@ class _Minute:
 
 
 class Operator:
-    """Counts by the minute, since the process began; and what the counts mean in bits."""
+    """Counts requests by the minute since the process began, and says how many bits the answers gave away."""
 
     def __init__(self, server: Server, token: str, *, bits: float, budget: float | None, issued: int | None) -> None:
         self._server, self._token, self._bits, self._budget, self._issued = server, token, bits, budget, issued
@@ -50,7 +50,7 @@ class Operator:
             minute.answered += 1
 
     def _now(self) -> _Minute:
-        """Return this minute, after those in between, of which nothing is known but that nobody asked."""
+        """Return the counts of this minute; add empty minutes for the time in which nobody asked."""
         now = int(time.time()) // 60
         if not self._minutes or now - self._minutes[-1].began > _MINUTES:
             self._minutes.clear()
@@ -60,7 +60,7 @@ class Operator:
         return self._minutes[-1]
 
     def status(self) -> dict[str, Any]:
-        """Return what the page shows."""
+        """Return the facts and counts that the operator's page shows."""
         self._now()
         terms, questions = self._server.terms, self._server.ledger.questions()
         leaked = self._bits * questions

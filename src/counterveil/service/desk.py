@@ -1,4 +1,4 @@
-"""A request from its first byte to the last of its answer, within limits of time, memory and cores.
+"""Serve one HTTP request from its first byte to the last byte of its answer, within limits of time, memory and cores.
 
 Security: what is refused, and when, depends on how much others ask for and how fast they read, never on what they ask.
 """
@@ -25,17 +25,17 @@ from .server import Reply, Server, Turn
 
 T = TypeVar("T")
 
-_BODY = 10.0  # seconds for a body to arrive, and what it takes at the slowest
+_BODY = 10.0  # seconds for a body to arrive, plus the time of its bytes at `_SLOWEST_WRITER`
 _SLOWEST_WRITER = 1 << 14  # bytes a second
-_PATIENCE = 60.0  # seconds for an answer to leave, and what it takes at the slowest
+_PATIENCE = 60.0  # seconds for an answer to leave, plus the time of its bytes at `_SLOWEST_READER`
 _SLOWEST_READER = 1 << 16  # bytes a second
-_ANSWERS = 24  # under way at a time: some 17 MiB each, where they are sealed
-_BODIES = 64 << 20  # bytes of bodies that are being read
-_PIECE = 1 << 16  # bytes sent at a time, so that it is seen whether they are read
+_ANSWERS = 24  # answers under way at a time; a sealed one takes some 17 MiB of memory
+_BODIES = 64 << 20  # bytes: the most that the bodies being read may have together
+_PIECE = 1 << 16  # bytes sent at a time; small, so that the server notices whether they are read
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:
-    """End a connection whose other end gave it up, or does not use it: nothing more is sent."""
+    """End a connection without sending anything more: it was replaced by a duplicate request, or is not used."""
     scope["code"] = "disconnected"
     hang_up = scope.get("extensions", {}).get(HANG_UP)
     if hang_up is not None:
@@ -45,14 +45,14 @@ async def _hang_up(scope: Scope, receive: Receive) -> None:
 
 
 class _Body:
-    """The body of an HTTP request, as far as it has arrived."""
+    """The part of an HTTP request's body that has arrived (`here`)."""
 
     def __init__(self, receive: Receive, place: Place) -> None:
         self._receive, self._place, self._more = receive, place, True
         self.here = bytearray()
 
     async def reach(self, length: int) -> bytes:
-        """Wait for so many bytes, or for the end; return what is there."""
+        """Wait until `length` bytes have arrived, or the body has ended; return what has arrived."""
         while self._more and len(self.here) < length:
             with self._place.waiting():
                 message = await self._receive()
@@ -64,18 +64,18 @@ class _Body:
         return bytes(self.here)
 
     async def skip(self) -> None:
-        """Wait for the end, and keep nothing."""
+        """Wait for the end of the body, and throw it away."""
         while self._more:
             self.here.clear()
             await self.reach(1)
 
 
 class _Source:
-    """A reply that is let go at the end, whoever still holds this: megabytes would else wait for the collector."""
+    """A reply whose memory is freed on exit. Otherwise megabytes would wait for the garbage collector."""
 
     def __init__(self, answer: Callable[[], Reply]) -> None:
         self.length, self._parts = answer()
-        self.first = self.part()  # often all of it
+        self.first = self.part()  # often the whole answer
 
     def part(self) -> bytes:
         """Return the next part."""
@@ -89,35 +89,35 @@ class _Source:
 
 
 class Desk:
-    """Answers requests: body, checks, place, ledger, answer, in that order, and each within its limits.
+    """Answers requests: reads the body, checks it, takes a place, writes the ledger, answers; each within limits.
 
-    Refusals never wait for the answers of others: only what comes after the ledger is limited by the cores.
+    A refusal never waits for the answers to others, because other threads compute those.
     """
 
     def __init__(self, server: Server) -> None:
         self._server, self._most = server, server.longest
         self._answers, self._bodies = Places(_ANSWERS), Places(_BODIES, queue=512)
         self._checking = anyio.CapacityLimiter(cores())
-        self._computing = anyio.CapacityLimiter(cores())  # more at a time only get in each other's way
+        self._computing = anyio.CapacityLimiter(cores())  # more threads than cores would slow each other down
 
     async def serve(self, kind: wire.RequestKind, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or raise why not."""
+        """Answer one request, or raise the reason for a refusal."""
         try:
             turn = await self._turn(Request(scope, receive), kind)
             async with self._answers.hold(name=turn.fingerprint) as place:
                 if await Request(scope, receive).is_disconnected():
-                    raise ClientDisconnect  # before the ticket is spent
+                    raise ClientDisconnect  # now, so that the ticket is not spent
                 await run_in_threadpool(turn.spend)
                 reply = await self._compute(partial(_Source, turn.answer))
-                # After its last answer a ticket's connection has served: a page cannot close it, and two questions
-                # over one connection are one person's.
+                # Close the connection after a ticket's last answer. A page cannot do that itself, and two questions
+                # over one connection would show that one person asked both.
                 headers = {"content-length": str(reply.length)} | ({"connection": "close"} if turn.last else {})
                 await self._send(reply, headers, place, scope, receive, send)
         except GaveWay:
             await _hang_up(scope, receive)
 
     async def _turn(self, request: Request, kind: wire.RequestKind) -> Turn:
-        """Read a request no longer than the terms allow. Its head is checked before the rest is waited for."""
+        """Read a request, no longer than the terms allow. Its head is checked before its body has arrived."""
         length = request.headers.get("content-length", "")
         if "transfer-encoding" in request.headers or not (length.isascii() and length.isdigit()):
             raise Refused("length_required", "a request must say how long its body is")
@@ -132,21 +132,21 @@ class Desk:
                     try:
                         admitted = await self._check(self._server.admit, head[: wire.ENVELOPE], int(length), kind)
                     except CounterveilError:
-                        await body.skip()  # or the other end may not read why it is refused
+                        await body.skip()  # a client may read the refusal only after it has sent everything
                         raise
-                    whole = await body.reach(int(length) + 1)  # to its end
+                    whole = await body.reach(int(length) + 1)  # one more than there are, so wait for the end
             except TimeoutError:
                 raise Refused("too_slow", f"the body did not arrive within {seconds:.0f} seconds") from None
             return await self._check(admitted.read, whole)
 
     async def _check(self, work: Callable[..., T], *args: Any) -> T:
-        """Do what takes a moment, beside the answers of others."""
+        """Run a short check in a thread that does not wait for the answers to others."""
         return await anyio.to_thread.run_sync(partial(work, *args), limiter=self._checking)
 
     async def _send(
         self, reply: _Source, headers: dict[str, str], place: Place, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Send an answer as it is made and read; one who takes too long for it is cut off."""
+        """Send an answer while it is computed; cut off an applicant who reads it too slowly."""
 
         async def sending(message: Message) -> None:
             with place.waiting():
@@ -160,7 +160,7 @@ class Desk:
             raise GaveWay
 
     async def _compute(self, work: Callable[[], T]) -> T:
-        """Do what takes long, when there is a core for it, and no more if the place was lost meanwhile."""
+        """Run a long computation when a core is free; stop after it if the place was lost meanwhile."""
         done = await anyio.to_thread.run_sync(work, limiter=self._computing)
         await anyio.lowlevel.checkpoint_if_cancelled()
         return done

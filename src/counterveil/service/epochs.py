@@ -1,4 +1,4 @@
-"""What a server serves at a time: the rows and records of one database, laid out, under one set of terms."""
+"""Epochs: the rows and records of one database, laid out for scans, with the terms they are served under."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..terms.wire import SignedTerms
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """Rows and records, and the terms they are served under. Requests name it by the digest of the terms.
+    """Rows and records, with the terms they are served under. A request names its epoch by the digest of the terms.
 
     Security: secret to the institution and its servers.
     """
@@ -42,13 +42,13 @@ def make_epoch(
     threads: int = 1,
     worthwhile: int = engine.WORTHWHILE,
 ) -> Epoch:
-    """Lay a database's rows out for scans; `worthwhile` is how many bytes of codes make that worthwhile."""
+    """Lay a database's rows out for scans. Codes of fewer bytes than `worthwhile` stay as they are."""
     rows = engine.lay_out(deployment.rows(database.codes), threads=threads, worthwhile=worthwhile)
     return Epoch(issued, deployment, rows, engine.hold(database.served))
 
 
 def check_holdings(number: int, database: Database, issued: SignedTerms, own: SigningKey) -> Deployment:
-    """Refuse terms that are not those of this bundle and this server's key; return what is to be served."""
+    """Refuse terms that were made for another bundle or another server's key; return the deployment to serve."""
     terms = check_terms(issued).terms
     deployment = deployment_of(terms)
     checks.integer("server", number, 1, deployment.scheme.servers)

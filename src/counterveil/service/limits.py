@@ -1,7 +1,7 @@
-"""Scarce places, and who must give one up: those who keep the server waiting, never those whom it keeps waiting.
+"""A limited number of places, and who loses one: clients that keep the server waiting, never clients that wait for it.
 
-Security: who gets a place depends on how fast others read and write, and never on what they say; except that the very
-same request, which nobody else can send, replaces itself.
+Security: who gets a place depends on how fast others read and write, never on what they send. There is one exception:
+a duplicate request in flight replaces the first. Only its sender can send such a duplicate (rule 13).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import anyio
 
 from ..errors import Refused
 
-_TICK = 0.1  # seconds between two looks at who stalls
+_TICK = 0.1  # seconds between two checks for a client that stalls
 
 
 class GaveWay(Exception):
-    """The place was taken away: the other end kept it and did nothing, or sent the same request again."""
+    """The place was taken away, because the client stalled or sent a duplicate of its request."""
 
 
 class Place:
-    """A place that somebody holds, and how well they use it."""
+    """A place that a client holds, with a record of how fast the client reads or writes."""
 
     def __init__(self, size: int, cut: Callable[[], None]) -> None:
         self.size, self.given_up, self._cut = size, False, cut
-        self._since: float | None = None  # when it began to wait for the other end; None: the other end waits for us
+        self._since: float | None = None  # when the server began to wait for the client; None: the client waits for us
         self._waited, self._moved = 0.0, 0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Say that the other end is waited for, for as long as this lasts."""
+        """Count the time inside this context as time that the server waits for the client."""
         self._since = began = time.monotonic()
         try:
             yield
@@ -40,36 +40,36 @@ class Place:
             self._since = None
 
     def moved(self, size: int) -> None:
-        """Say that the other end took or sent so many bytes."""
+        """Count bytes that the client read or sent."""
         self._moved += size
 
     def stalled(self) -> float:
-        """Return for how many seconds the other end has done nothing."""
+        """Return for how many seconds the client has done nothing."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def behind(self, pace: float) -> float:
-        """Return by how many seconds it is behind one who takes so many bytes a second."""
+        """Return by how many seconds the client is behind one that moves `pace` bytes a second."""
         return self._waited + self.stalled() - self._moved / pace
 
     def give_up(self) -> None:
-        """End what is done here."""
+        """Take the place away: what its holder does is cancelled."""
         self.given_up = True
         self._cut()
 
 
 class Places:
-    """So many places; whoever wants one when all are taken gets that of a holder who stalls, or waits a little.
+    """A limited number of places. When all are taken, a newcomer gets the place of a client that stalls, or waits.
 
-    Holders who have done nothing for `stalled` seconds give way at once, the longest first. If there is none, the
-    slowest gives way once somebody has waited for `slow` seconds, unless it keeps the `pace`: one who reads a few bytes
-    every now and then is no better than one who does not read. Beyond that, whoever comes is told to come back.
+    A client that has done nothing for `stalled` seconds loses its place at once; the one that stalled longest is first.
+    If there is none, the slowest client loses its place after a newcomer has waited `slow` seconds. A client that keeps
+    the `pace` is safe; one that reads a few bytes now and then is not. A newcomer who still gets no place is refused.
 
     Parameters
     ----------
     most : how much may be held at a time: places, or bytes.
-    queue : how many may wait.
-    patience : seconds that one waits.
-    pace : bytes a second at which a holder is left in peace.
+    queue : how many newcomers may wait.
+    patience : seconds that a newcomer waits before it is refused.
+    pace : bytes a second; a client this fast keeps its place.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class Places:
 
     @property
     def held(self) -> int:
-        """How much is held now."""
+        """How many places, or bytes, are held now."""
         return sum(place.size for place in self._held)
 
     @asynccontextmanager
     async def hold(self, size: int = 1, name: bytes | None = None) -> AsyncIterator[Place]:
-        """Hold a place while this lasts; it ends with `GaveWay` when another needs the place.
+        """Hold a place inside this context; raise `GaveWay` if the place is taken away.
 
-        A second one of the same name replaces the first, whether that has its place yet or not, and waits until the
-        first has left.
+        A second holder of the same name replaces the first, even if the first still waits for its place. The second
+        begins when the first has left.
         """
         with anyio.CancelScope() as scope:
             place = Place(min(size, self._most), scope.cancel)
@@ -143,7 +143,7 @@ class Places:
             self._wake()
 
     def _make_room(self, size: int, waited: float) -> None:
-        """Take one place away, unless enough are being given up already, or nobody deserves it."""
+        """Take one place away, unless enough places are about to become free, or no client is slow enough."""
         kept = [place for place in self._held if not place.given_up]
         if sum(place.size for place in kept) + size <= self._most:
             return
@@ -157,6 +157,6 @@ class Places:
         slowest.give_up()
 
     def _wake(self) -> None:
-        """Let all who wait look again."""
+        """Let everybody who waits check again for room."""
         self._changed.set()
         self._changed = anyio.Event()

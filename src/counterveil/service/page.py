@@ -1,8 +1,8 @@
-"""The applicant's page as it is served: files of `web/`, and all of them in one file that works from a disk.
+"""Serve the applicant's page: as the files of `web/`, and as one file that works when opened from a disk.
 
-Security: the page runs where the applicant's data is. Its policy lets it load nothing from elsewhere. A page that a
-server serves may connect to the servers of its terms and to nobody else, whatever a link says; the single file asks
-servers whose terms carry the signature of the issuer that is baked into it.
+Security: the page sees the applicant's data, so its content security policy lets it load nothing from elsewhere. A
+page from a server may connect only to the servers of its terms, whatever a link says. The single file holds the
+issuer's public key, and asks only servers whose terms that issuer signed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _MODULES = (
 )  # fmt: skip
 _TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 _REST = "img-src data:; base-uri 'none'; form-action 'none'"
-_ANYWHERE = "https: http://localhost:* http://127.0.0.1:*"  # encrypted, or this machine
+_ANYWHERE = "https: http://localhost:* http://127.0.0.1:*"  # any server with TLS, or this machine
 
 
 def policy(issued: SignedTerms) -> str:
-    """Return the content security policy of the page: it may connect to the servers of the terms, and to no others."""
+    """Return the page's content security policy: it may connect to the servers of the terms, and to no others."""
     origins = sorted({"{0.scheme}://{0.netloc}".format(urlsplit(address)) for address in issued.addresses})
     return _policy("'self'", "'self'", " ".join(origins)) + "; frame-ancestors 'none'"
 
 
 def operator_policy() -> str:
-    """Return the content security policy of the operator's page: it may connect to its own server."""
+    """Return the content security policy of the operator's page: it may connect only to its own server."""
     return _policy("'self'", "'self'", "'self'") + "; frame-ancestors 'none'"
 
 
@@ -55,14 +55,14 @@ def assets() -> dict[str, tuple[bytes, str]]:
 
 
 def page(issued: SignedTerms, number: int, rebuilt_after: int | None) -> str:
-    """Return the page as server n serves it: it asks the servers of these terms."""
+    """Return the page that server `number` serves: it asks the servers of these terms."""
     return _filled(issued, number, rebuilt_after, fixed=True)
 
 
 def single_file(issued: SignedTerms, number: int, rebuilt_after: int | None) -> str:
-    """Return the page with everything inlined, under a policy that lets only that run.
+    """Return the page with everything inlined, under a policy that lets only the inlined code run.
 
-    It has the issuer's key, and that of the server it was downloaded from, baked into it.
+    It holds the issuer's public key, and the key of the server that it was downloaded from.
     """
     script = "\n".join(_inlined(_text(f"{module}.js")) for module in _MODULES)
     if re.search(r"</script|<!--|^import ", script, flags=re.M):
@@ -84,8 +84,8 @@ def _filled(issued: SignedTerms, number: int, rebuilt_after: int | None, *, fixe
     config = {
         "servers": list(issued.addresses),
         "issuer": terms.issuer,
-        "operators": [terms.keys[number - 1]],  # the word of whoever serves this page
-        "fixed": fixed,  # no other address may be asked
+        "operators": [terms.keys[number - 1]],  # keys of the servers that the page trusts: the one that serves it
+        "fixed": fixed,  # true: the page may ask no other address
         "rebuilt_after": rebuilt_after,  # tickets; null: no known attack rebuilds the rows
     }
     return _text("index.html").replace("{}</script>", json.dumps(config).replace("<", "\\u003c") + "</script>", 1)
@@ -97,7 +97,7 @@ def operator_page() -> str:
 
 
 def _inlined(source: str) -> str:
-    """Return a module's text without its imports and exports: in one file all names are at hand."""
+    """Return a module's text without its imports and exports, which one file does not need."""
     return re.sub(r"^export ", "", re.sub(r"^import .*\n", "", source, flags=re.M), flags=re.M)
 
 

@@ -1,6 +1,7 @@
-"""Server n of a deployment: ticket, ledger, answer. Bytes in, bytes out; it knows no HTTP.
+"""One server of a deployment: it checks the ticket, writes the ledger and answers. Bytes in, bytes out, no HTTP.
 
-Security: sees one share of each question, uniform whatever was asked, and learns nothing from it.
+Security: a server sees one share of each question. The share is uniformly random whatever was asked, so the server
+learns nothing from it.
 """
 
 from __future__ import annotations
@@ -32,77 +33,77 @@ from .epochs import Epoch, check_holdings, make_epoch
 from .ledger import AnyLedger, Entry, Key
 
 _TICKETS = 64  # tickets whose shuffle order is cached for the record step
-_ORDERS = 64 << 20  # bytes that these may take
-_PART = 1 << 16  # bytes of an answer that are handed out at a time, or more
+_ORDERS = 64 << 20  # bytes: the most that the cached orders may take
+_PART = 1 << 16  # bytes: the least that one part of an answer has, except the last
 
 SOFTWARE = f"counterveil {version('counterveil')}"
 
 
 class Reply(NamedTuple):
-    """What a server says, part by part, so that nobody need hold it whole; how long it is in all."""
+    """A reply: its length, and its bytes part by part, so that it need not be in memory as a whole."""
 
     length: int
     parts: Iterator[bytes]
 
     def whole(self) -> bytes:
-        """Return all of it."""
+        """Return all parts joined."""
         return b"".join(self.parts)
 
 
 @dataclass(eq=False)
 class Turn:
-    """A request that was read whole: first it is entered in the ledger, then it is answered."""
+    """A request that has arrived whole and was checked. It is entered in the ledger, and answered after that."""
 
-    fingerprint: bytes  # SHA-256 of its bytes, which hold the applicant's secret
-    last: bool  # whether it is the last that its ticket gives here
+    fingerprint: bytes  # SHA-256 of the request's bytes, which include the applicant's secret
+    last: bool  # whether it is the ticket's last request to this server
     ledger: AnyLedger
     party: Party[Any]
     enter: Enter
-    head: bytes  # what stands before the body of the answer
-    length: int  # bytes of that body
+    head: bytes  # the bytes before the body of the answer
+    length: int  # how many bytes the body has
 
     def spend(self) -> None:
-        """Enter the request, durably, or refuse it."""
+        """Enter the request in the ledger, durably, or refuse it."""
         self.ledger.perform(self.enter.entry)
 
     def answer(self) -> Reply:
-        """Return the answer, after `spend`."""
+        """Return the answer; call `spend` first."""
         parts = self._parts()
         return Reply(len(self.head) + self.length, chain([self.head + next(parts)], parts))
 
     def _parts(self) -> Iterator[bytes]:
-        """Hand out what the party sends, several short messages at a time."""
-        held: list[bytes] = []
+        """Yield what the party sends; short messages are joined to parts of `_PART` bytes or more."""
+        collected: list[bytes] = []
         for effect in self.party:
             if not isinstance(effect, Send):
                 raise AssertionError(f"got {effect}, expected only messages to the applicant")
-            held.append(wire.pack(effect.alphabet, effect.symbols))
-            if sum(map(len, held)) >= _PART:
-                yield b"".join(held)
-                held = []
-        if held or not self.length:
-            yield b"".join(held)
+            collected.append(wire.pack(effect.alphabet, effect.symbols))
+            if sum(map(len, collected)) >= _PART:
+                yield b"".join(collected)
+                collected = []
+        if collected or not self.length:
+            yield b"".join(collected)
 
     def answered(self) -> Reply:
-        """Spend, then answer."""
+        """Enter the request in the ledger, then answer it."""
         self.spend()
         return self.answer()
 
 
 class Admitted(NamedTuple):
-    """A request whose head is in order; its body is still to come."""
+    """A request whose head was checked; its body may still be on its way."""
 
     head: int  # bytes before the body
-    read: Callable[[bytes], Turn]  # of the whole request
+    read: Callable[[bytes], Turn]  # takes the bytes of the whole request
 
 
 class Server:
-    """One server: what it holds, and the two things it can be asked.
+    """One server. It answers two kinds of request: a question (`answer`) and a record step (`record`).
 
     Parameters
     ----------
     number : which server this is, 1..N.
-    epochs : what it serves; the manifest shows the terms of the last one.
+    epochs : the databases that it serves; the manifest shows the terms of the last one.
     key : the servers' common key.
     own : this server's own private key, whose public key stands in the terms.
     """
@@ -122,8 +123,8 @@ class Server:
         self.epoch = epochs[-1]
         issued = self.epoch.issued
         self.terms, self.addresses = issued.terms, issued.addresses
-        few = min(_TICKETS, _ORDERS // (8 * len(self.epoch.rows)))
-        self._common = lru_cache(few)(self._drawn)
+        cached = min(_TICKETS, _ORDERS // (8 * len(self.epoch.rows)))
+        self._common = lru_cache(cached)(self._drawn)
         self._key_id = key_id(key)
         bare = Manifest(number, self._key_id.hex(), ledger.instance.hex(), SOFTWARE, issued)
         self.manifest = msgspec.structs.replace(bare, signature=own.sign("manifest", *bare.signed()).hex())
@@ -141,7 +142,7 @@ class Server:
         worthwhile: int = engine.WORTHWHILE,
         **options: Any,
     ) -> Self:
-        """Return the server of a signed database, after checking that the terms are its own."""
+        """Return the server of a signed database, after checking that the terms were made for it."""
         deployment = check_holdings(number, database, issued, own)
         epoch = make_epoch(database, issued, deployment, threads=threads, worthwhile=worthwhile)
         return cls(number, [epoch], own=own, **options)
@@ -150,7 +151,7 @@ class Server:
         return scheme.common(self._key, digest, signed)
 
     def _rehearse(self) -> None:
-        """Begin to answer a question with nothing in it, so that whatever is to be compiled is compiled now."""
+        """Start to answer an empty question, so that code is compiled now and not during the first real question."""
         scheme = self.epoch.deployment.scheme
         scheme = scheme.among(range(1, scheme.needed() + 1))
         standing = self._drawn(scheme, self.epoch.issued.digest, None)
@@ -165,7 +166,7 @@ class Server:
             party.close()
 
     def about(self) -> dict[str, Any]:
-        """Return what is worth a line in the log when it starts."""
+        """Return the facts that the log shows when the server starts."""
         terms, epoch = self.terms, self.epoch
         named = {"server": self.number, "of": terms.parameters.servers, "service": terms.service}
         named |= {
@@ -177,7 +178,7 @@ class Server:
 
     @property
     def longest(self) -> int:
-        """The most bytes that a request can have: the body that the terms imply, and its envelope."""
+        """The most bytes that a request can have: the longest body that the terms allow, and its envelope."""
         bodies = []
         for epoch in self._epochs.values():
             scheme = epoch.deployment.scheme
@@ -195,14 +196,14 @@ class Server:
         return self.turn(body, "record-query").answered()
 
     def turn(self, body: bytes, kind: RequestKind) -> Turn:
-        """Read a request that is here whole, and check everything about it but whether it was asked before."""
+        """Read a whole request and check everything except whether it was asked before."""
         return self.admit(body[: wire.ENVELOPE], len(body), kind).read(body)
 
     def admit(self, head: bytes, length: int, kind: RequestKind) -> Admitted:
-        """Check all that stands before the body of a request of so many bytes, its ticket too. It takes no time.
+        """Check everything before the body of a request of `length` bytes, and its ticket. This is quick.
 
-        `head` are the first bytes, `wire.ENVELOPE` of them or all. Refusals say nothing that depends on what others
-        asked: whoever holds a ticket but not the secret of a request gets the same refusal for every guess at it
+        `head` are the first `wire.ENVELOPE` bytes, or all if there are fewer. A refusal does not depend on what others
+        asked. Somebody who has a ticket, but not the secret of a request, gets the same refusal for every guess at it
         (rule 13).
         """
         message, start = wire.decode_head(head, length, kind)
@@ -226,7 +227,7 @@ class Server:
         _check_request(message, claims, scheme)
         take = next(self._party(message, ticket, scheme, epoch))
         if not isinstance(take, Take):
-            raise AssertionError("a server takes before it does anything else")
+            raise AssertionError("a server's party must first take its input")
         what, size = kind.replace("-", " "), take.alphabet.packed(take.count)
         if length - start != size:
             raise Malformed(what, got=f"{length - start} bytes", expected=f"{size}")
@@ -240,7 +241,7 @@ class Server:
             next(party)
             enter = party.send(symbols)
             if not isinstance(enter, Enter):
-                raise AssertionError("a server enters before it speaks")
+                raise AssertionError("a server's party must write the ledger before it sends anything")
             asked = scheme.requests(epoch.size._replace(k=claims.k))
             last = message.request + 1 == len(asked)
             return Turn(fingerprint, last, self.ledger, party, enter, *self._head(message, claims, asked))
@@ -248,7 +249,7 @@ class Server:
         return Admitted(start, read)
 
     def _party(self, message: Request, ticket: Ticket, scheme: Scheme, epoch: Epoch) -> Party[Any]:
-        """Return what this server plays for a request."""
+        """Return the party that this server plays for a request."""
         servers = ticket.claims.servers
 
         def common(seats: tuple[int, ...]) -> Common:
@@ -260,7 +261,7 @@ class Server:
         return scheme.answering(servers.index(self.number), message.request, held, among)
 
     def _head(self, message: Request, claims: Claims, asked: Sequence[Sizes]) -> tuple[bytes, int]:
-        """Return what stands before the body of the answer, and how many bytes the body has."""
+        """Return the bytes before the body of the answer, and how many bytes the body has."""
         sizes = asked[message.request]
         length = sizes.answered.packed(sizes.down[claims.servers.index(self.number)])
         kind: wire.ReplyKind = "answer" if message.kind == "query" else "record-answer"
@@ -269,7 +270,11 @@ class Server:
 
 
 def _check_request(message: Request, claims: Claims, scheme: Scheme) -> None:
-    """Refuse what is neither a question nor record 1..k of its ticket, to all its servers but as many as may lie."""
+    """Refuse a request that its ticket does not allow.
+
+    A question goes to all servers of the ticket. A record step has a number 1..k, and goes to all of them but as many
+    as may be lying (`robust`).
+    """
     if message.kind == "query":
         if message.request or message.among != claims.servers:
             raise Refused("malformed", "a question is request 0, to all servers of its ticket")

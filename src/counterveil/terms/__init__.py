@@ -1,1 +1,1 @@
-"""PUBLIC: what a deployment offers, tickets for it, and the bytes of every message."""
+"""PUBLIC: what a deployment offers, the tickets for it, and the bytes of every message."""

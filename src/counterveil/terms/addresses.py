@@ -1,4 +1,4 @@
-"""Addresses of servers: one form for each, and nothing in it that could mark who uses it."""
+"""Addresses of servers: each is written in one way only, and carries nothing that could identify its user."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from msgspec import Meta
 
 from ..errors import Malformed
 
-# Nothing that could end a list of addresses in a page's content security policy.
+# Addresses are listed in a page's content security policy, so no character may end such a list.
 _ADDRESS = r"https?://[a-z0-9.:\[\]-]{1,200}(/[A-Za-z0-9._~-]{1,50}){0,4}"
 Address = Annotated[str, Meta(pattern=f"^{_ADDRESS}$")]
 
 
 def canonical(text: str) -> str:
-    """Return an address in its one form: lower case, no default port, no slash at the end; refuse what is none.
+    """Return an address in lower case, without a default port or a slash at the end; refuse what is not an address.
 
-    Whatever else an address could carry, a name, a query or a fragment, would mark who uses it.
+    A user name, a query or a fragment is refused too: it could be different for each applicant and so identify them.
     """
     try:
         parts = urlsplit(text)
         scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
         if ":" in host:
             host = f"[{ipaddress.IPv6Address(host)}]"
-        more = parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment
+        marks = parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment
     except ValueError:
-        scheme, host, port, more, parts = "", "", None, "", urlsplit("")
+        scheme, host, port, marks, parts = "", "", None, "", urlsplit("")
     shown = "" if port in (None, 443 if scheme == "https" else 80) else f":{port}"
     made = f"{scheme}://{host}{shown}{parts.path.rstrip('/')}"
-    if more or not host or not re.fullmatch(_ADDRESS, made) or re.search(r"[?#\\\s]", text):
+    if marks or not host or not re.fullmatch(_ADDRESS, made) or re.search(r"[?#\\\s]", text):
         raise Malformed("address", got=repr(text[:100]), expected="an address such as https://one.example")
     return made

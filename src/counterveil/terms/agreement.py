@@ -1,4 +1,4 @@
-"""What servers say of themselves, and whether it goes together: all of it is checked before anything is asked."""
+"""Check that the servers' manifests agree and are signed. This comes before anything is asked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wire import Manifest, Terms
 
 @dataclass
 class Traffic:
-    """Bytes between the applicant and one server: bodies, and all that went through the connection, headers too."""
+    """Bytes between the applicant and one server. `up` and `down` count headers too, but not what TLS adds."""
 
     requests: int = 0
     body_up: int = 0
@@ -29,23 +29,23 @@ class Peer:
 
     url: str
     manifest: Manifest
-    seconds: float  # how long the manifest took
-    date: str | None  # what the server says the time is
-    tls: dict[str, Any] | None  # its certificate, where the connection has one
+    seconds: float  # how long fetching the manifest took
+    date: str | None  # the server's clock, from its HTTP header
+    tls: dict[str, Any] | None  # its certificate, if the connection is encrypted
     traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def name(self) -> str:
-        """How errors name it."""
+        """The server's number and address, as error messages show them."""
         return f"server {self.manifest.server} ({self.url})"
 
 
 def check_agreement(peers: Sequence[Peer], *, issuer: bytes | None = None, operators: Collection[bytes] = ()) -> None:
-    """Refuse servers that are not who they say, or do not go together; say which, and in what they differ.
+    """Refuse servers that cannot prove who they are, or whose terms differ; name the servers and the difference.
 
-    Every manifest must carry the signature of the key that the terms name for that server, the terms that of their
-    issuer, and the address that was asked must be the one in the terms. `issuer`, if given, is the one it must be;
-    `operators` are public keys, or fingerprints of them, that servers asked must have.
+    Each server must have signed its manifest, with the key that the terms name for it. The issuer must have signed the
+    terms. Each server must have been reached at its address in the terms. If `issuer` is given, the terms must name
+    it. `operators` are public keys, or fingerprints of them; for each, one of the servers must have that key.
     """
     if len({peer.url for peer in peers}) < max(2, len(peers)):
         raise Disagreement(f"servers: got {[peer.url for peer in peers]}, expected two or more different addresses")
@@ -84,7 +84,7 @@ def check_agreement(peers: Sequence[Peer], *, issuer: bytes | None = None, opera
 
 
 def _check_identity(peer: Peer) -> None:
-    """Refuse a manifest that its server did not sign, or that was fetched from elsewhere than the terms say."""
+    """Refuse a manifest that its server did not sign, or that came from another address than the terms name."""
     manifest = peer.manifest
     key, signature = bytes.fromhex(manifest.terms.keys[manifest.server - 1]), bytes.fromhex(manifest.signature)
     if not is_signed(key, signature, "manifest", *manifest.signed()):

@@ -1,6 +1,6 @@
-"""What an institution and its applicants agree on in public: schema, scheme, tariff, and records a question gets.
+"""What an institution and its applicants agree on in public: schema, scheme, tariff, and the records of a question.
 
-Which preferences a deployment takes, and what of its rows is scanned, is for its form of the question to say.
+The form of the question decides which preferences a deployment accepts, and which columns of its rows are scanned.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..schemes.scheme import Scheme, make_parts, pair_named
 from .parameters import DOWNLOAD, Options, Parameters
 
 AUTO = "auto"
-SEALED, OPENED = "table/sealed", "table/differences"  # what it stands for, by size
+SEALED, OPENED = "table/sealed", "table/differences"  # "auto" is one of these two; `serving` chooses
 _FARTHEST = np.iinfo(np.int64).max
-_NORM = "norm"  # the one option of a form that has a field of its own; forms without it say 2 there
+_NORM = "norm"  # a form's option that is a field of `Parameters`, not of `options`; 2 where the form has no norm
 _SQUARE = 2
 
 
 class Holdings(Protocol):
-    """What terms say of a database: nothing of any row."""
+    """The facts about a database that its terms publish. None of them describes a row."""
 
     @property
     def schema(self) -> Schema: ...
@@ -54,7 +54,7 @@ class Holdings(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """Everything public that a question depends on.
+    """Everything that a question depends on, except the question itself and the rows.
 
     Security: public.
     """
@@ -63,7 +63,7 @@ class Deployment:
     scheme: Scheme
     tariff: Tariff
     record: RecordKind = "row"
-    k: int = defaults.K  # records that one question gets
+    k: int = defaults.K  # records that one question may fetch
 
     @classmethod
     def of(
@@ -81,9 +81,9 @@ class Deployment:
         collusion: int | None = None,
         options: Options | None = None,
     ) -> Deployment:
-        """Choose the public numbers; the field follows from them.
+        """Make a deployment from its public parameters; the field of the arithmetic follows from them.
 
-        `options` are parameters of a form's own: ``{"form": {"percent": 50}}``.
+        `options` are the parameters that only this form of the question has: ``{"form": {"percent": 50}}``.
         """
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
@@ -99,11 +99,12 @@ class Deployment:
 
     @classmethod
     def serving(cls, database: Holdings, *, robust: int = 0, **given: Any) -> Deployment:
-        """Choose for a database: what is given, else what its schema's `[deployment]` says, else `scheme="auto"`.
+        """Make the deployment of a database: what is given counts first, then its schema's `[deployment]`.
 
-        That is `table/sealed` where all that a question brings down is at most `download_limit` MiB, and shuffled
-        differences where it is not, or where sealed is not offered: for k > 1, for more than two servers, and where
-        wrong answers are to be corrected (`robust`).
+        If neither names a scheme, it is "auto". That means `table/sealed` where the answers to a question have at most
+        `download_limit` MiB in all, and shuffled differences where they have more. It also means shuffled differences
+        where a sealed reveal is not offered: for k > 1, for more than two servers, and where the applicant is to
+        correct wrong answers (`robust`).
         """
         chosen = database.schema.choice(given)
         limit = checks.integer("download_limit", chosen.pop("download_limit", DOWNLOAD), 0) << 20
@@ -120,30 +121,30 @@ class Deployment:
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of a record as servers hold it: signed and packaged."""
+        """Bytes of a record in the form that servers hold: signed and packaged."""
         return layout(self.schema, self.record).itemsize + SIGNATURE_BYTES + KEY_BYTES
 
     def download(self, rows: int) -> int:
-        """Return the bytes that one question brings down from all servers together, envelopes aside."""
+        """Return how many bytes all servers together send in answer to one question, without envelopes."""
         asked = self.scheme.requests(Size(rows, self.record_bytes, self.k))
         return sum(request.answered.packed(down) for request in asked for down in request.down)
 
     def says(self, rows: int) -> str:
-        """Say in one line what was chosen, what an applicant learns from a question, and what it brings down."""
+        """Describe in one line the scheme, the size of the answers, and what an applicant learns from a question."""
         scheme = self.scheme
         size = f"{self.download(rows) / 2**20:,.2f} MiB down a question"
         records = "the nearest row" if self.k == 1 else f"up to {self.k} rows"
         return f"{scheme.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
 
     def lasts(self) -> str:
-        """Say in words how many tickets rebuild the rows."""
+        """Say in words how many tickets let one applicant rebuild the rows."""
         tickets = self.scheme.rebuilt_after
         if tickets is None:
             return "no attack we know rebuilds the rows faster than one row a ticket"
         return f"{tickets:,} ticket{'s' * (tickets != 1)} of one applicant rebuild{'s' * (tickets == 1)} the rows"
 
     def parameters(self) -> Parameters:
-        """Return what `Deployment.of` made this from, schema and record aside."""
+        """Return the arguments from which `Deployment.of` made this, without schema and record."""
         scheme, form = self.scheme, self.scheme.form
         own = {name: getattr(form, name) for name in sorted(form.options - {_NORM})}
         return Parameters(
@@ -159,7 +160,7 @@ class Deployment:
         )
 
     def check_serves(self, database: Holdings) -> None:
-        """Refuse a database with another schema, another kind of record, or fewer rows than a question gets."""
+        """Refuse a database with another schema, another kind of record, or fewer than k rows."""
         if self.schema != database.schema or self.record != database.record:
             raise WrongType("deployment", got="another schema or kind of record", expected="those of the database")
         if self.k > database.rows:
@@ -167,36 +168,38 @@ class Deployment:
 
     @property
     def unit(self) -> int:
-        """The cost, at weight 1, of a change across a whole range."""
+        """The cost, at weight 1, of a change from one end of a feature's range to the other."""
         return self.scheme.form.unit(self.tariff)
 
     def rows(self, codes: Codes | Vector) -> Codes:
-        """Return a database's codes as the form scans them."""
+        """Return a database's codes in the columns that the form scans."""
         costed = self.schema.costed
-        counted = codes if len(costed) == codes.shape[1] else codes[:, costed]  # a memory map stays one if it can
+        counted = codes if len(costed) == codes.shape[1] else codes[:, costed]  # no copy if all columns count
         return self.scheme.form.prepare(self.tariff, counted)
 
     def choose(self, relative: Vector, spread: float = 0.0) -> list[int]:
-        """Return the k positions to fetch: the nearest, each next one at least `spread` (in whole ranges) farther.
+        """Return the k positions to fetch: the nearest row, then rows that each cost at least `spread` more.
 
-        Where too few are that far apart, the nearest of the others fill up: exactly k are fetched (rule 10).
+        `spread` is in units of a change across a whole range. Exactly k rows are fetched (rule 10): if too few rows
+        are that far apart, the nearest of the others are taken as well.
         """
         if isinstance(spread, bool) or not isinstance(spread, int | float) or not spread >= 0:
             raise OutOfRange("spread", got=repr(spread), expected="a number, 0 or more")
         chosen: list[int] = []
-        taken, from_on, apart = np.zeros(relative.size, dtype=bool), 0, math.ceil(spread * self.unit)
-        # k passes over all rows, and no sort: how long it takes must not tell how the costs lie (rule 10).
+        taken, threshold, apart = np.zeros(relative.size, dtype=bool), 0, math.ceil(spread * self.unit)
+        # k passes over all rows and no sort, so that the time does not depend on the costs (rule 10).
         for _ in range(min(self.k, relative.size)):
-            far = taken | (relative < from_on) if chosen else taken
-            left = taken if far.all() else far
-            at = int(np.argmin(np.where(left, _FARTHEST, relative)))
-            taken[at], from_on = True, max(from_on, int(relative[at]) + apart) if chosen else int(relative[at]) + apart
+            near = taken | (relative < threshold) if chosen else taken
+            excluded = taken if near.all() else near
+            at = int(np.argmin(np.where(excluded, _FARTHEST, relative)))
+            farther = int(relative[at]) + apart
+            taken[at], threshold = True, max(threshold, farther) if chosen else farther
             chosen.append(at)
         return chosen
 
 
 def _form_options(form: str, norm: int, options: Options) -> dict[str, Any]:
-    """Return the form's own parameters; refuse those of any other part of the scheme: none has any yet."""
+    """Return the parameters that only this form has; refuse options of other parts, since none has options yet."""
     for part, own in options.items():
         if not isinstance(own, Mapping) or (part != "form" and own):
             raise UnknownName("options", got=f"{part} = {own!r}"[:100], expected="those of the form, by their names")

@@ -1,8 +1,8 @@
 """The public parameters of a deployment: one struct, the same in the terms, in a schema's `[deployment]` and in Python.
 
-`Deployment.of` takes the same names, and a `[deployment]` table holds any of them. Defaults of the scheme stand in
-`schemes/defaults.py`, those that only terms have stand here. All fields travel, so that no default can change what
-published terms mean.
+`Deployment.of` takes the same names, and a `[deployment]` table may hold any of them. Defaults of the scheme are in
+`schemes/defaults.py`. Defaults that only terms have are here. Published terms state every field, so a default that
+changes later cannot change what they mean.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-DOWNLOAD: Final = 64  # MiB that a question may bring down under `scheme = "auto"`
-WINDOW: Final = 600  # seconds that a ticket of one's own may last in open mode
+DOWNLOAD: Final = 64  # MiB: the longest answers, added up, for which `scheme = "auto"` chooses a sealed reveal
+WINDOW: Final = 600  # seconds: the longest life of a ticket that an applicant makes, in open mode
 MOST_SERVERS: Final = 64
 MOST_RECORDS: Final = 255
 
 Server = Annotated[int, Meta(ge=1, le=MOST_SERVERS)]
 Part = Literal["form", "reveal", "protocol", "record"]
 Option = (
-    Annotated[int, Meta(gt=-(1 << 53), lt=1 << 53)]  # as exact in JavaScript as here
+    Annotated[int, Meta(gt=-(1 << 53), lt=1 << 53)]  # a JavaScript number holds it exactly
     | Annotated[str, Meta(max_length=100)]
     | bool
 )
-Options = Mapping[str, Mapping[str, Any]]  # own parameters, under the part of the scheme that has them
+Options = Mapping[str, Mapping[str, Any]]  # a part of the scheme, to the parameters that only this part has
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,11 +43,11 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def reveal(self) -> str:
-        """What a question reveals, in one line, as tickets name it."""
+        """What a question reveals, in one line. A ticket carries the same line."""
         order = ", shuffled" if self.shuffle else ""
         return self.scheme.partition("/")[2] + order + (f", mask below {self.d_min}" if self.d_min > 1 else "")
 
     def chosen(self) -> dict[str, Any]:
-        """Return them as `Deployment.of` takes them."""
+        """Return the parameters that are set, as keyword arguments of `Deployment.of`."""
         every = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in every.items() if value is not msgspec.UNSET}

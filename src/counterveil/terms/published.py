@@ -1,7 +1,7 @@
-"""Terms: what an institution offers in public, which everybody must agree on before anything is asked.
+"""Terms: what an institution offers in public. All servers must show the same terms before an applicant asks.
 
-`make_terms` writes them for a database, the issuer signs them together with the servers' addresses, and `deployment_of`
-turns them back into what a question is computed from.
+`make_terms` makes the terms of a database. `sign_terms` adds the servers' addresses and the issuer's signature.
+`deployment_of` turns terms back into the deployment that a question is computed from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .parameters import WINDOW
 from .wire import SignedTerms, Terms
 
 _PURPOSE: Final = "terms"
-_LONGEST = 1 << 30  # bytes of an answer
+_LONGEST = 1 << 30  # bytes; an answer must be shorter
 
 
 def make_terms(
@@ -41,13 +41,13 @@ def make_terms(
     window: int = WINDOW,
     robust: int = 0,
 ) -> Terms:
-    """Return what all servers of a deployment say in public. `keys` are the servers' own public keys, by number."""
+    """Return the terms of a database. `keys` are the servers' own public keys, in order of their numbers."""
     if not database.signer:
         raise InvalidBundle("bundle", got="records without signatures", expected="a bundle built with --key")
     deployment.check_serves(database)
     if robust:
         everyone = range(1, deployment.scheme.servers + 1)
-        deployment.scheme.among(everyone, checks.integer("robust", robust, 0))  # refuses a mask, or too few servers
+        deployment.scheme.among(everyone, checks.integer("robust", robust, 0))  # raises for a mask or too few servers
     scheme = deployment.scheme
     _check_length(deployment, database.rows)
     if len(keys) != scheme.servers:
@@ -73,7 +73,7 @@ def make_terms(
 
 
 def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> SignedTerms:
-    """Return the terms and the servers' addresses, by number, with the issuer's signature of both."""
+    """Return the terms and the servers' addresses, in order of their numbers, with the issuer's signature of both."""
     if issuer.public.hex() != terms.issuer:
         raise InvalidTerms("key", got="another issuer's", expected="the key that signed the bundle")
     bare = SignedTerms(terms.text(), tuple(map(canonical, addresses)), "0" * 128)
@@ -82,7 +82,7 @@ def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> Signed
 
 
 def check_terms(signed: SignedTerms) -> SignedTerms:
-    """Refuse terms without the signature of the issuer whom they name."""
+    """Refuse terms that the issuer they name did not sign."""
     if not is_signed(bytes.fromhex(signed.terms.issuer), bytes.fromhex(signed.signature), _PURPOSE, *signed.signed()):
         raise InvalidTerms("terms", got="no signature, or a wrong one", expected="that of the issuer whom they name")
     return signed
@@ -99,20 +99,20 @@ def read_terms(path: str | Path) -> SignedTerms:
 
 
 def write_terms(path: str | Path, signed: SignedTerms) -> None:
-    """Write a terms file, atomically: a new one may take the place of an old one."""
+    """Write a terms file atomically, so that a reader sees either the old file or the new one."""
     path = Path(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(wire.encode_terms(signed))
-        os.chmod(temporary, 0o644)  # it is public
+        os.chmod(temporary, 0o644)  # everybody may read public terms
         os.replace(temporary, path)
     except OSError as error:
         raise InvalidTerms(str(path), got=error.strerror, expected="a place that can be written") from None
 
 
 def deployment_of(terms: Terms) -> Deployment:
-    """Return the deployment that terms describe, after checking that q and the alphas are what they must be."""
+    """Return the deployment that terms describe; refuse another q or another number of alphas than it needs."""
     try:
         schema = Schema.from_builtins(terms.schema, "schema of the manifest")
         with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def deployment_of(terms: Terms) -> Deployment:
 
 
 def _check_length(deployment: Deployment, rows: int) -> None:
-    """Refuse answers that nobody could hold, or wait for."""
+    """Refuse answers of 1 GiB or more: an applicant could not keep them in memory."""
     asked = deployment.scheme.requests(Size(rows, deployment.record_bytes, deployment.k))
     longest = max(request.answered.packed(max(request.down)) for request in asked)
     if longest >= _LONGEST:

@@ -1,4 +1,4 @@
-"""The right to ask, once: tickets are minted with the issuer's private key and verified with the public key alone."""
+"""Tickets: each allows one question. The issuer's private key mints them, its public key verifies them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def mint(
     robust: int = 0,
     issuer: Issuer | None = None,
 ) -> Ticket:
-    """Return a new ticket for these servers of a service; without an issuer, one that only open mode takes.
+    """Return a new ticket for these servers of a service; without an issuer, only open mode accepts it.
 
-    It is good for every terms of the service that reveal the same, and is used up by the first.
+    It stays valid when the service's terms change, as long as they reveal the same. It can be used once in all.
     """
     checks.integer("k", k, 1, wire.MOST_RECORDS)
     checks.integer("robust", robust, 0, wire.MOST_ROBUST)
@@ -47,9 +47,9 @@ def mint(
 
 
 def verify(ticket: Ticket, terms: Terms, now: float) -> None:
-    """Refuse a ticket that is forged, expired, for another service or other servers, or for less than is revealed.
+    """Refuse a ticket that is forged, expired, for another service, or for something that the terms do not offer.
 
-    Whether it was used before is for the ledger to say.
+    The ledger decides whether it was used before.
     """
     claims, parameters = ticket.claims, terms.parameters
     is_open = terms.tickets == "open"

@@ -1,7 +1,7 @@
-"""Messages to bytes and back: the only parser of what comes from the network. `docs/wire.md` is its specification.
+"""Turn messages into bytes and back: the only parser of bytes from the network. `docs/wire.md` is its specification.
 
-Every byte is hostile until a function here has returned. A message has exactly one encoding, so what was read can be
-compared by its bytes.
+A byte is trusted only after a function here has checked it. A message has exactly one encoding, so two messages are
+equal if and only if their bytes are.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .parameters import MOST_SERVERS as MOST_SERVERS
 from .parameters import Parameters as Parameters
 from .parameters import Server as Server
 
-VERSION: Final = 2  # of messages, tickets, terms, and of what the servers derive from their common key
+VERSION: Final = 2  # of messages, tickets and terms, and of how servers derive randomness from their common key
 MEDIA_TYPE = "application/octet-stream"
 MANIFEST_PATH, ANSWER_PATH, RECORD_PATH = "/v1/manifest", "/v1/answer", "/v1/record"
-MOST_ROBUST = 5  # finding them tries every set of so many servers
-ENVELOPE = 1024  # bytes that a message has at most around its body
+MOST_ROBUST = 5  # wrong answers; the applicant finds them by trying every set of this many servers
+ENVELOPE = 1024  # bytes: the most that a message has before its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
-_LONGEST_TEXT = 1000  # characters of one text in a manifest, the terms aside
-_BLOCK = 1 << 16  # symbols packed at a time
-_BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # bytes of the length that follows, by MessagePack's kind of binary
-_TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # bidirectional overrides
+_LONGEST_TEXT = 1000  # characters of one text in a manifest, except the terms
+_BLOCK = 1 << 16  # symbols unpacked at a time
+_BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # MessagePack's type byte of binary data, to the bytes of the length after it
+_TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # characters that change the direction of text
 
 Servers = Annotated[tuple[Server, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
-Time = Annotated[int, Meta(ge=0, lt=1 << 53)]  # seconds since 1970, as exact in JavaScript as here
+Time = Annotated[int, Meta(ge=0, lt=1 << 53)]  # seconds since 1970; a JavaScript number holds it exactly
 Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Hex16 = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -53,15 +53,15 @@ ReplyKind = Literal["answer", "record-answer"]
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a ticket says: it answers one question and k records, once, at each of these servers of a service."""
+    """What a ticket allows: one question and k records, once, at each of these servers of a service."""
 
     version: Literal[2]
     id: Id
     expires: Time
     service: Service
     servers: Servers  # ascending
-    reveal: Annotated[str, Meta(max_length=100)]  # the most that may be revealed: see `Parameters.reveal`
-    robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # wrong answers to be corrected
+    reveal: Annotated[str, Meta(max_length=100)]  # what may be revealed: see `Parameters.reveal`
+    robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # how many wrong answers the applicant can correct
     k: Annotated[int, Meta(ge=1, le=MOST_RECORDS)]
 
 
@@ -71,9 +71,9 @@ class _Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """A ticket as it was read: its claims, the bytes they were read from, and the issuer's signature of those.
+    """A ticket: its claims, the bytes that they were read from, and the issuer's signature of these bytes.
 
-    Security: a bearer's. Whoever holds it may use it, so it is never logged.
+    Security: whoever has a ticket may use it, so it is never logged.
     """
 
     claims: Claims
@@ -81,7 +81,7 @@ class Ticket(msgspec.Struct, frozen=True):
     signature: bytes  # empty in open mode
 
     def encode(self) -> bytes:
-        """Return the ticket's bytes, as they go into a message."""
+        """Return the ticket's bytes, as a message carries them."""
         return msgspec.msgpack.encode(_Ticket(self.signed, self.signature))
 
     def text(self) -> str:
@@ -90,30 +90,30 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What an applicant sends: a share of a question, or of where a record stands.
+    """What an applicant sends: a share of a question, or of the position of a record.
 
-    Security: `secret` is drawn for this request and this server. Nobody else can send the same bytes, so nobody else
-    can find out whether these were sent (rule 13).
+    Security: the applicant draws a new `secret` for each question and server. Nobody else can send the same bytes, so
+    nobody else can find out whether the applicant sent them (rule 13).
     """
 
     version: Literal[2]
     kind: RequestKind
-    server: Server  # to whom it goes
-    terms: Bytes32  # digest of the terms it was made for
-    key: Id  # id of the common key that the servers had
+    server: Server  # the receiver
+    terms: Bytes32  # digest of the terms that the request was made for
+    key: Id  # id of the servers' common key, as their manifests showed it
     ticket: Annotated[bytes, Meta(max_length=512)]
     request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]  # 0: the question; 1..k: a record
-    among: Servers  # all servers that get this request
+    among: Servers  # all servers that get a share of this request
     secret: Bytes32
     body: bytes
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a server sends back. It repeats which request it answers, and nothing secret of it."""
+    """What a server sends back. It names the request that it answers, and repeats nothing secret of that request."""
 
     version: Literal[2]
     kind: ReplyKind
-    server: Server  # from whom it comes
+    server: Server  # the sender
     ticket: Id
     request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]
     among: Servers
@@ -121,33 +121,36 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that is public and the same at every server. It counts rows, which sizes tell anyway, and no people."""
+    """Everything that is public and the same at every server.
+
+    Security: the number of rows is public because the length of an answer shows it. The number of people is not here.
+    """
 
     version: Literal["counterveil/2"]
-    service: Service  # what tickets are for: it stays when the data, the parameters or the addresses change
+    service: Service  # tickets name it; it stays the same when the data, the parameters or the addresses change
     schema: dict[str, Any]
     parameters: Parameters
-    q: Annotated[str, Meta(pattern="^[1-9][0-9]{0,18}$")]  # decimal digits: JavaScript would round a number
+    q: Annotated[str, Meta(pattern="^[1-9][0-9]{0,18}$")]  # as text, because JavaScript would round a large number
     alphas: tuple[Annotated[int, Meta(ge=0, lt=1 << 53)], ...]
     rows: Annotated[int, Meta(ge=1, lt=1 << 28)]
     record: RecordKind
     database: Hex32  # the bundle's digest
-    packages: Hex32  # the SHA-256 of all its packages, so that an operator with another file notices
-    issuer: Hex32  # whose signature tickets, records and these terms carry
-    keys: Annotated[tuple[Hex32, ...], Meta(min_length=1, max_length=MOST_SERVERS)]  # each server's own
+    packages: Hex32  # the SHA-256 of all its packages: a server with another file refuses to start
+    issuer: Hex32  # public key; its owner signs tickets, records and these terms
+    keys: Annotated[tuple[Hex32, ...], Meta(min_length=1, max_length=MOST_SERVERS)]  # each server's own public key
     tickets: Literal["signed", "open"]
-    window: Annotated[int, Meta(ge=0, lt=1 << 32)]  # open mode: a self-made ticket must expire within so many seconds
-    robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # the most wrong answers that a ticket may ask to be corrected
+    window: Annotated[int, Meta(ge=0, lt=1 << 32)]  # open mode: seconds within which an applicant's ticket must expire
+    robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # the most that `robust` of a ticket may be
 
     def text(self) -> str:
-        """Return the terms as JSON, the same text for the same terms."""
+        """Return the terms as JSON. Equal terms give equal text."""
         return msgspec.json.encode(self, order="deterministic").decode()
 
 
 class SignedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """Terms, and where each server is to be found, with the issuer's signature of both: a terms file.
+    """A terms file: the terms, the address of each server, and the issuer's signature of both.
 
-    The terms travel as text, so that everybody hashes the same bytes. A change of address leaves their digest as it is.
+    The terms travel as text, so that everybody hashes the same bytes. A change of address does not change their digest.
     """
 
     text: Annotated[str, Meta(max_length=MANIFEST_LIMIT)] = msgspec.field(name="terms")
@@ -156,16 +159,16 @@ class SignedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=
 
     @cached_property
     def terms(self) -> Terms:
-        """The terms, read."""
+        """The terms, parsed from the text."""
         return _from_json("terms", self.text.encode(), Terms)
 
     @cached_property
     def digest(self) -> bytes:
-        """The SHA-256 that requests name and that common randomness is bound to (rule 4)."""
+        """The SHA-256 of the terms. Requests carry it, and the servers' common randomness depends on it (rule 4)."""
         return hashlib.sha256(self.text.encode()).digest()
 
     def signed(self) -> tuple[bytes, bytes]:
-        """Return what the issuer signs."""
+        """Return the parts that the issuer signs."""
         return self.digest, delimited(self.addresses)
 
 
@@ -173,19 +176,19 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a server says of itself, with its own signature."""
 
     server: Server
-    key: Hex16  # the key id: equal where the servers hold the same common key
-    instance: Hex16  # the ledger's id: equal at all processes of this server
+    key: Hex16  # id of the common key: equal at all servers that have the same key
+    instance: Hex16  # id of the ledger: equal at all processes of this server
     software: Annotated[str, Meta(max_length=100)]
     issued: SignedTerms
     signature: Hex64 = "0" * 128
 
     @property
     def terms(self) -> Terms:
-        """The terms."""
+        """The terms that the issuer signed."""
         return self.issued.terms
 
     def signed(self) -> tuple[bytes, ...]:
-        """Return what the server signs: all of it."""
+        """Return the parts that the server signs: everything but the signature itself."""
         said = (str(self.server), self.key, self.instance, self.software, self.issued.signature)
         return (*(text.encode() for text in said), *self.issued.signed())
 
@@ -207,13 +210,13 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def head(message: Reply, length: int) -> bytes:
-    """Return what stands before a body of so many bytes: the message can be sent, and read, part by part."""
+    """Return the bytes before a body of this length, so that the body can be sent part by part."""
     bare = msgspec.msgpack.encode(msgspec.structs.replace(message, body=b""))
     return bare[: -len(_binary(0))] + _binary(length)
 
 
 def _binary(length: int) -> bytes:
-    """Return what MessagePack has before so many bytes."""
+    """Return what MessagePack writes before binary data of this length."""
     size = 1 if length < 1 << 8 else 2 if length < 1 << 16 else 4
     return bytes([{1: 0xC4, 2: 0xC5, 4: 0xC6}[size]]) + length.to_bytes(size, "big")
 
@@ -224,9 +227,9 @@ def decode_request(data: bytes, kind: RequestKind) -> Request:
 
 
 def decode_head(data: bytes, length: int, kind: RequestKind) -> tuple[Request, int]:
-    """Read what stands before the body of a request of so many bytes; return it without a body, and its own length.
+    """Read the head of a request of `length` bytes; return the request with an empty body, and the head's length.
 
-    `data` are the first bytes, `ENVELOPE` of them or all. The body comes last, so whoever reads the head can refuse the
+    `data` are the first `ENVELOPE` bytes, or all if there are fewer. The body comes last, so a server can refuse the
     request before the body has arrived.
     """
     for at, byte in enumerate(data[:ENVELOPE]):
@@ -240,7 +243,7 @@ def decode_head(data: bytes, length: int, kind: RequestKind) -> tuple[Request, i
         except Malformed:
             if start >= len(data):
                 raise
-    decode_request(data[:length], kind)  # says what is wrong
+    decode_request(data[:length], kind)  # raises an error that says what is wrong
     raise Malformed("message", got="a body of another length", expected="as many bytes as were announced")
 
 
@@ -257,12 +260,12 @@ def _checked(message: Envelope, kind: str) -> Envelope:
 
 
 def encode_claims(claims: Claims) -> bytes:
-    """Return the bytes of claims, which the issuer signs."""
+    """Return the bytes of claims. The issuer signs these bytes."""
     return msgspec.msgpack.encode(claims)
 
 
 def decode_ticket(data: bytes) -> Ticket:
-    """Read a ticket; whether it is any good is for `tickets` to say."""
+    """Read a ticket; `tickets.verify` decides whether it is valid."""
     outer = _unpacked("ticket", data, _Ticket)
     claims = _unpacked("ticket", outer.claims, Claims)
     _check_ascending("ticket", claims.servers)
@@ -270,7 +273,7 @@ def decode_ticket(data: bytes) -> Ticket:
 
 
 def decode_ticket_text(text: str) -> Ticket:
-    """Read a ticket as `Ticket.text` writes it."""
+    """Read a ticket from text that `Ticket.text` wrote."""
     try:
         data = base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
@@ -289,7 +292,7 @@ def encode_terms(signed: SignedTerms) -> bytes:
 
 
 def decode_terms(data: bytes) -> SignedTerms:
-    """Read a terms file; whether its signature is right is for `terms` to say."""
+    """Read a terms file; `published.check_terms` checks its signature."""
     return _with_terms(_from_json("terms file", data, SignedTerms))
 
 
@@ -299,7 +302,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Read a manifest; whether its signatures are right is for `agreement` to say."""
+    """Read a manifest; `agreement` checks its signatures."""
     manifest = _from_json("manifest", data, Manifest)
     _with_terms(manifest.issued)
     return manifest
@@ -328,12 +331,12 @@ def decode_refusal(data: bytes) -> Refusal:
 
 
 def pack(field: Residues, values: Symbols) -> bytes:
-    """Return a vector at ⌈log2 q⌉ bits a symbol: each symbol's bits, and each byte's, from the least significant up."""
+    """Pack a vector at ⌈log2 q⌉ bits a symbol. Bits of symbols and of bytes go from the least significant upwards."""
     return values.tobytes() if values.dtype == np.uint8 and field.bits == 8 else packed(values, field.bits)
 
 
 def unpack(what: str, field: Residues, data: bytes, count: int) -> Any:
-    """Read `count` symbols; refuse another length, a symbol of q or more, a bit set after the last."""
+    """Read `count` symbols; refuse another length, a symbol of q or more, or a bit set after the last symbol."""
     expected = field.packed(count)
     if len(data) != expected:
         raise Malformed(what, got=f"{len(data)} bytes", expected=f"{expected}: {count} symbols of {field.bits} bits")
@@ -376,9 +379,9 @@ def _from_json(what: str, data: bytes, kind: type[Struct]) -> Struct:
 
 
 def _is_plain(value: Any) -> bool:
-    """Say whether all text in it can be shown: it ends, and nothing moves a cursor, clears a screen or turns it around.
+    """Say whether all text in a value is safe to show: short, no control characters, no changes of direction.
 
-    Terms that travel as text are read, and looked at, on their own.
+    Terms that travel as text are skipped: they are parsed and checked separately.
     """
     if isinstance(value, str):
         return len(value) <= _LONGEST_TEXT and not any(unicodedata.category(c) == "Cc" or c in _TURNS for c in value)

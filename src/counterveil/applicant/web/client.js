@@ -1,4 +1,4 @@
-// The applicant's side, in the browser: asks all servers at once, trusts none of them, and tells them nothing.
+// The applicant's client in the browser: it checks the terms, asks all servers at once, and explains the answer.
 
 import { ANSWER_PATH, ENVELOPE, ID_BYTES, MANIFEST_LIMIT, MANIFEST_PATH, MOST_REHEARSED, PUBLIC_KEY_BYTES, RECORD_PATH, REHEARSALS, ROWS_A_STEP, SIGNATURE_BYTES, STEP } from "./constants.js";
 import { Conversation } from "./conversation.js";
@@ -20,14 +20,14 @@ import { concat, decodeTicket, digestOf, frame, headOf, isSigned, makeTicket, pa
  */
 
 /**
- * Whose word is taken.
+ * The keys that the page trusts.
  * @typedef {object} Trust
- * @property {string} issuer whose terms are taken
+ * @property {string} issuer the key that must have signed the terms
  * @property {string[]} [operators] keys of servers that must be among those asked
  */
 
 /**
- * Servers that agree, and what was found out about them before anything is asked.
+ * Servers that agree on their terms, and what the client needs to ask them.
  * @typedef {object} Session
  * @property {Deployment} deployment
  * @property {Map<number, string>} peers addresses, by number
@@ -35,34 +35,35 @@ import { concat, decodeTicket, digestOf, frame, headOf, isSigned, makeTicket, pa
  * @property {Bytes} key id of the servers' common key
  * @property {string[]} operators
  * @property {Options} [options]
- * @property {number} began when the manifests had come
+ * @property {number} began when the manifests had arrived
  * @property {number} step milliseconds
  */
 
-/** @typedef {(sent: Message, down: Bytes | null, length: number) => void} Watch sees when a message left and what came */
-/** @typedef {import("./protocols.js").Made & { ticket?: Ticket }} Attempt what a question has made so far */
+/** @typedef {(sent: Message, down: Bytes | null, length: number) => void} Watch called when a message was sent, and again when its reply has arrived */
+/** @typedef {import("./protocols.js").Made & { ticket?: Ticket }} Attempt what was drawn for a question so far, and its ticket */
 
 /**
- * What is computed here ends on a multiple of a step, so that no server can time it.
+ * Wait until a multiple of `step` after `began`, so that no server can measure how long the client computed.
  * @param {number} began
  * @param {number} step
  */
 async function settle(began, step) {
   const until = began + step * Math.ceil((performance.now() - began + 1) / step);
   await new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.floor(until - performance.now()) - 1)));
-  while (performance.now() < until); // timers count whole milliseconds
+  while (performance.now() < until); // a timer counts whole milliseconds, so the last ones pass in this loop
 }
 
 // --- who is asked ----------------------------------------------------------------------------------------------------
 
 /**
- * This machine, which nobody stands before.
+ * Say whether a host is this machine. Nobody else can read what is sent to it.
  * @type {(hostname: string) => boolean}
  */
 export const isLoopback = (hostname) => /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname);
 
 /**
- * An address as all others are compared with it. Over plain http, whoever is on the way to both servers reads the question.
+ * Return an address in the one way in which addresses are compared. It refuses plain http to other machines, because
+ * somebody on the way to both servers could read the question.
  * @param {string} text
  */
 export function addressOf(text) {
@@ -93,7 +94,7 @@ function readManifest(said, server) {
 }
 
 /**
- * Refuse servers that do not go together, or are not who they say. Return the terms' digest, and the terms.
+ * Refuse servers that do not agree, or that cannot prove who they are. Return the terms' digest, and the terms.
  * @param {string[]} servers
  * @param {Manifest[]} manifests
  * @param {Required<Trust>} trust
@@ -110,7 +111,7 @@ async function agreed(servers, manifests, { issuer, operators }) {
     all = [digest, frame(...issued.addresses)];
     signed = await isSigned(issuer, unhex(issued.signature), "terms", ...all);
   } catch {
-    throw new Trouble("browser"); // before a ticket is spent
+    throw new Trouble("browser"); // now, before a ticket is spent
   }
   if (!signed) throw new Trouble("impostor", "not the issuer's signature");
   /** @type {Terms} */
@@ -151,7 +152,8 @@ export async function connect(urls, { issuer, operators = [] }, options) {
 }
 
 /**
- * When a ticket of one's own expires: on a coarse clock, or it would tell the servers what this computer's own clock says.
+ * Return when a ticket that the applicant makes expires. The time is coarse, because the exact second of this computer's
+ * clock could identify it.
  * @param {number} now
  * @param {number} window
  */
@@ -184,7 +186,7 @@ async function admitted(session, text) {
   if (ticket.expires * 1000 <= Date.now()) throw new Trouble("ticket_expired");
   if (ticket.reveal !== deployment.reveals || ticket.servers.length !== deployment.needed(ticket.liars)
     || ticket.liars > terms.robust || ticket.k > terms.parameters.k) throw new Trouble("ticket_not_offered");
-  // A server whose key we were given vouches for nobody but itself: it must get a share.
+  // The applicant trusts the operators whose keys the page holds, so each of their servers must get a share.
   const vouched = operators.every((each) => ticket.servers.some((n) => keys[n - 1] === each));
   if (!vouched || !ticket.servers.every((n) => peers.has(n))) throw new Trouble("ticket_for_other_servers");
   return ticket;
@@ -193,7 +195,8 @@ async function admitted(session, text) {
 // --- a question ------------------------------------------------------------------------------------------------------
 
 /**
- * The wishes that take longest to compile of all that the page can express: none shuts a level out before it is looked at.
+ * Return the wishes that take longest to compile, of all that the page can express: every level of every feature is
+ * compared with every limit.
  * @param {Deployment} deployment
  * @returns {Wishes}
  */
@@ -203,8 +206,8 @@ function heaviest({ schema, terms }) {
 }
 
 /**
- * The step of time that hides what is computed: twice the longest of three tries with made-up numbers, or more.
- * Of sealed answers nothing is left to put together: they are evaluated as they come in.
+ * Choose the step of time that hides how long the client computes: at least twice the longest of three measurements with
+ * made-up answers. Sealed answers are left out, because they are evaluated as they arrive.
  * @param {Omit<Session, "step">} session
  */
 async function stepOf(session) {
@@ -220,7 +223,7 @@ async function stepOf(session) {
     const { sent } = await next(conversation);
     longest = Math.max(longest, performance.now() - began);
     if (sealed) continue;
-    const answer = packVector(uniform(q, length), q); // the same from all: it fits together
+    const answer = packVector(uniform(q, length), q); // the same answer from all servers, so that they agree
     for (const { line } of sent) {
       conversation.heard(line, concat(headOf({ kind: "answer", server: line.server, ticket: ticket.id, request: 0, among: servers }, answer.length), answer));
       conversation.ended(line);
@@ -233,7 +236,7 @@ async function stepOf(session) {
 }
 
 /**
- * What a conversation wants done now: the messages to be sent, and whether a step of time must pass before.
+ * Return what a conversation wants now: the messages to send, and whether to wait for the next step of time before.
  * @param {Conversation} conversation
  */
 async function next(conversation) {
@@ -248,7 +251,7 @@ async function next(conversation) {
 }
 
 /**
- * Send one message to one server, and tell the conversation what it answers, no faster than it wants to hear it.
+ * Send one message to one server, and hand its reply to the conversation; wait while the conversation wants no more.
  * @param {Session} session
  * @param {Conversation} conversation
  * @param {import("./conversation.js").Sending} sending
@@ -278,13 +281,13 @@ async function post({ peers, options }, conversation, { line, message }, signal,
     watch(message, null, length);
     watch(message, conversation.ended(line), length);
   } catch (error) {
-    conversation.broke(line, error); // thrown by `todo`, when all others have come to their ends
+    conversation.broke(line, error); // `todo` throws it when all other replies have ended
   }
 }
 
 /**
- * Carry a conversation's messages until it says to hang up. A browser closes connections when it likes: there is nothing
- * to close, and no pause that would hide when that is.
+ * Carry a conversation's messages until it says to hang up. A page cannot close connections: the browser decides when.
+ * So nothing is done then, and the pauses around it are skipped.
  * @param {Session} session
  * @param {Conversation} conversation
  * @param {Signal} signal
@@ -300,14 +303,14 @@ async function carry(session, conversation, signal, watch) {
 }
 
 /**
- * Ask. Only the first record is explained. With the `attempt` of a question that broke off, the very same bytes are sent again.
+ * Ask a question and explain the first record. With the `attempt` of a question that broke off, send the same bytes again.
  * @param {Session} session
  * @param {string} ticketText
  * @param {Levels} own
  * @param {Wishes} wishes
- * @param {Watch} watch sees every message
+ * @param {Watch} watch
  * @param {Attempt} attempt
- * @param {import("./conversation.js").Progress} progress bytes that came, of how many
+ * @param {import("./conversation.js").Progress} progress
  */
 export async function ask(session, ticketText, own, wishes, watch = () => {}, attempt = {}, progress = () => {}) {
   const { deployment, step } = session, signal = new Signal();
@@ -315,8 +318,8 @@ export async function ask(session, ticketText, own, wishes, watch = () => {}, at
   const options = { made: attempt, progress, moved: () => signal.move() };
   const conversation = new Conversation(session, ticket, secretOf(deployment, own, wishes), options);
   await conversation.play();
-  await settle(session.began, step); // or the time since the manifests tells how long that took
+  await settle(session.began, step); // hides how long the question took to compile
   await carry(session, conversation, signal, watch);
-  // That was the last message: from here on nothing that happens can be seen by a server.
+  // That was the last message, so no server can notice what happens from here on.
   return explained(deployment, ticket.servers, own, wishes, await conversation.result());
 }

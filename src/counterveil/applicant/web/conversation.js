@@ -1,5 +1,5 @@
 // One conversation of an applicant with the servers: it decides every message, and does no input or output.
-// A driver carries the messages. It asks what is `todo`, tells what it `heard`, and gets the `result` when all is over.
+// A driver carries the messages. It calls `todo` to learn what to send, reports what it `heard`, and then calls `result`.
 
 import { AHEAD, KEY_BYTES } from "./constants.js";
 import { Trouble } from "./network.js";
@@ -10,11 +10,11 @@ import { concatAll, decodeReply, encodeRequest, headOf, Malformed, same } from "
 /**
  * @typedef {import("./wire.js").Bytes} Bytes
  * @typedef {import("./protocols.js").Seen} Seen
- * @typedef {import("./protocols.js").Admission & Pick<import("./wire.js").Ticket, "id" | "bytes">} Ticket what of a ticket messages are made from
+ * @typedef {import("./protocols.js").Admission & Pick<import("./wire.js").Ticket, "id" | "bytes">} Ticket the part of a ticket that messages depend on
  */
 
 /**
- * What messages are made for.
+ * The deployment and the servers that messages are made for.
  * @typedef {object} Stage
  * @property {import("./deployment.js").Deployment} deployment
  * @property {Map<number, string>} peers addresses, by number
@@ -28,31 +28,31 @@ import { concatAll, decodeReply, encodeRequest, headOf, Malformed, same } from "
  * @property {number} server
  * @property {number} request
  * @property {Bytes} body
- * @property {Bytes} bytes the whole
+ * @property {Bytes} bytes the whole message
  */
 
-/** @typedef {{ server: number, request: number }} Line one request to one server; the very object stands for it */
+/** @typedef {{ server: number, request: number }} Line one request to one server; lines are compared by identity, not by value */
 /** @typedef {{ what: "send", line: Line, message: Message }} Sending */
 /** @typedef {Sending | { what: "pause" } | { what: "hang up" }} Do send a message, wait for the next step of the public clock, or hang up */
 /** @typedef {(came: number, total: number) => void} Progress */
 
 /**
  * @typedef {object} Options
- * @property {number} [spread] how much farther each record is to be than the one before, in whole ranges
+ * @property {number} [spread] how much more each record should cost than the one before; 1 is a change across a whole range
  * @property {import("./protocols.js").Randomness} [draw]
  * @property {import("./protocols.js").Made} [made] what was drawn for this question before it broke off
- * @property {Progress} [progress] bytes that came, of how many
- * @property {() => void} [moved] called when more of some reply may be wanted
+ * @property {Progress} [progress] called with how many bytes of the answers have arrived, and how many there are
+ * @property {() => void} [moved] called when the conversation may want more of some reply
  */
 
-const SHOWN = 2048; // bytes that are kept of a reply that is used as it comes
+const SHOWN = 2048; // bytes that are kept, to show them, of a reply that is processed as it arrives
 
 /**
- * A reply as it comes in: the head that it must have, then its body. Every byte is hostile until it was checked here.
- * A connection may break, and the same bytes come again: what was taken once is not taken again.
+ * A reply that arrives: first the head, which must be exactly the expected one, then the body. When a connection breaks,
+ * the same bytes come again from the start. Bytes of the body that were taken before are then skipped.
  */
 class Incoming {
-  /** @param {Omit<import("./wire.js").Reply, "body">} right @param {number} length of the body @param {number} keep bytes of it */
+  /** @param {Omit<import("./wire.js").Reply, "body">} right @param {number} length bytes of the body @param {number} keep how many of them to keep */
   constructor(right, length, keep) {
     this.right = right;
     this.head = headOf(right, length);
@@ -61,9 +61,9 @@ class Incoming {
     /** @type {Bytes[]} */
     this.kept = [];
     this.taken = 0; // bytes of the body
-    this.seen = 0; // bytes that came over this connection
+    this.seen = 0; // bytes that arrived over this connection
     /** @type {Bytes[] | null} */
-    this.other = null; // the beginning of a reply with another head
+    this.other = null; // the beginning of a reply whose head is not the expected one
   }
 
   begin() {
@@ -72,7 +72,7 @@ class Incoming {
   }
 
   /**
-   * Take the next bytes; return those of the body that were not there before.
+   * Take the next bytes; return those of the body that were not taken before.
    * @param {Bytes} data
    */
   take(data) {
@@ -91,7 +91,7 @@ class Incoming {
   }
 
   /**
-   * What was kept of the body, if the reply is whole.
+   * Return what was kept of the body; refuse a reply that is not whole.
    * @param {string | null} server its address
    */
   checked(server) {
@@ -112,9 +112,9 @@ class Incoming {
   }
 }
 
-/** @typedef {{ seat: number, incoming: Incoming }} Open a request on its way */
+/** @typedef {{ seat: number, incoming: Incoming }} Open a request that was sent, and the reply as far as it has arrived */
 
-/** One question under one ticket. */
+/** One question with one ticket. */
 export class Conversation {
   /**
    * @param {Stage} stage
@@ -138,10 +138,10 @@ export class Conversation {
     this.lines = new Map();
     /** @type {Map<number, unknown>} */
     this.errors = new Map(); // by seat
-    this.received = 0; // bytes of the answers to the question, where they are used as they come
+    this.received = 0; // bytes of the answers to the question, if they are processed as they arrive
     this.over = false;
     /** @type {import("./party.js").Effect | null} */
-    this.effect = null; // what the party waits for; none while it computes
+    this.effect = null; // what the party waits for; null while it computes
     /** @type {Seen | null} */
     this.seen = null;
     this.busy = false;
@@ -152,8 +152,8 @@ export class Conversation {
   // --- the driver's side ---------------------------------------------------------------------------------------------
 
   /**
-   * Say what to do now. When all of it is done, and every answer has come, ask again, until it says to hang up.
-   * If a request failed, that is thrown here, after all others have come to their end.
+   * Yield what the driver must do now. Call it again when all of that is done and every reply has ended. The last call
+   * says to hang up. If a request failed, its error is thrown here, when all other replies have ended.
    * @returns {AsyncGenerator<Do, void, void>}
    */
   async *todo() {
@@ -166,7 +166,7 @@ export class Conversation {
       yield { what: "pause" };
       yield { what: "hang up" };
       this.over = true;
-      yield { what: "pause" }; // until the ends of the connections are on their way
+      yield { what: "pause" }; // so that the connections are closed before the last answers are processed
       return;
     }
     if (sent[0].line.request === 1) yield { what: "pause" };
@@ -182,13 +182,13 @@ export class Conversation {
     const { seat, incoming } = this.open(line), fresh = incoming.take(data);
     if (!fresh.length || !this.requests[line.request].streams) return;
     this.received += fresh.length;
-    if (this.errors.size) return; // all replies are read to their ends, so that no server can tell
+    if (this.errors.size) return; // after an error, replies are still read to their ends, so that no server notices
     this.inbox.put(seat, line.request, fresh);
     this.play();
   }
 
   /**
-   * Whether more of a reply is of use now; if not, the driver lets the server wait.
+   * Say whether the driver should read more of a reply now, or let the server wait.
    * @param {Line} line
    */
   wants(line) {
@@ -198,7 +198,7 @@ export class Conversation {
   }
 
   /**
-   * Be told that a reply starts from its first byte: the same request was sent, perhaps once more.
+   * Note that the request was sent, perhaps again, so the reply starts from its first byte.
    * @param {Line} line
    */
   again(line) {
@@ -206,7 +206,7 @@ export class Conversation {
   }
 
   /**
-   * How many bytes of the body of a reply are here.
+   * Return how many bytes of a reply's body have arrived.
    * @param {Line} line
    */
   taken(line) {
@@ -214,7 +214,7 @@ export class Conversation {
   }
 
   /**
-   * How many bytes the body of a reply has.
+   * Return how many bytes a reply's body has in all.
    * @param {Line} line
    */
   expected(line) {
@@ -222,7 +222,7 @@ export class Conversation {
   }
 
   /**
-   * Be told that a reply has come to its end. Returns its body, or the beginning of one that was used as it came.
+   * Note that a reply has ended. Return its body, or only the beginning if it was processed as it arrived.
    * @param {Line} line
    */
   ended(line) {
@@ -232,7 +232,7 @@ export class Conversation {
   }
 
   /**
-   * Be told that a request failed, for good.
+   * Note that a request failed and will not be sent again; `todo` throws the error.
    * @param {Line} line
    * @param {unknown} why
    */
@@ -243,7 +243,7 @@ export class Conversation {
   // --- the party's side ----------------------------------------------------------------------------------------------
 
   /**
-   * Play the applicant as far as it goes without waiting. What comes last is looked at when all is over.
+   * Run the applicant's party until it must wait. It gets the last answer only after hanging up.
    * @returns {Promise<void>}
    */
   play() {
@@ -256,7 +256,7 @@ export class Conversation {
 
   async run() {
     const all = this.requests[0].down.reduce((a, b) => a + b, 0);
-    let seat = 0; // whose bytes the party computes with
+    let seat = 0; // the server whose bytes the party computes with
     try {
       while (!this.seen && !this.errors.size) {
         const { effect } = this;
@@ -277,7 +277,7 @@ export class Conversation {
     } catch (error) {
       this.fail(seat, error instanceof Malformed ? new Trouble("malformed_answer", error.message, this.address(seat)) : error);
     }
-    this.busy = false; // at once: whoever calls `play` from now on must play
+    this.busy = false; // without an await before it, so that the next call of `play` runs the party again
   }
 
   /** @param {import("./party.js").Take} take */
@@ -286,7 +286,7 @@ export class Conversation {
   }
 
   /**
-   * The message to a server, with that server's secret, so that no other could send it.
+   * Return the message to a server. It carries a secret for that server, so nobody else can send it.
    * @param {import("./party.js").Send} sending
    * @returns {Sending}
    */
@@ -326,7 +326,7 @@ export class Conversation {
 
   // --- when the driver has hung up -----------------------------------------------------------------------------------
 
-  /** All that the question gave. It is to be called when the last message was answered. */
+  /** Return everything that the question revealed. Call it when the last message was answered. */
   async result() {
     this.over = true;
     await this.play();

@@ -1,4 +1,4 @@
-// One deployment, as its terms describe it: what a question is in it, and which rows are the nearest.
+// A deployment, made from its terms: how a question is encoded in it, and which rows are the nearest.
 
 import { ANSWER_LIMIT, FIELD_LIMIT, KEY_BYTES, MOST_ROBUST, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
 import { bitsOf, mod, smallestPrimeAbove } from "./field.js";
@@ -14,7 +14,7 @@ import { packedBytes } from "./wire.js";
  * @typedef {import("./wire.js").Terms} Terms
  */
 
-/** One deployment, as its servers' manifests describe it. */
+/** A deployment, made from terms that all servers agree on. It refuses terms that would not keep a question secret. */
 export class Deployment {
   /** @param {Terms} terms */
   constructor(terms) {
@@ -43,7 +43,7 @@ export class Deployment {
     this.alphas = terms.alphas.map(BigInt);
     this.top = this.tariff.bound + BigInt(this.mask) - 1n;
     const bound = this.differences ? 2n * this.top : this.top;
-    if (bound >= FIELD_LIMIT / 2n) throw new Trouble("terms", "costs beyond any field"); // q is at most twice that, so that a random word holds an element
+    if (bound >= FIELD_LIMIT / 2n) throw new Trouble("terms", "costs beyond any field"); // q is at most twice the bound, and an element must fit into a random word of 64 bits
     const smallest = this.sealed ? 1n << BigInt(bound.toString(2).length) : smallestPrimeAbove(bound > BigInt(servers) ? bound : BigInt(servers));
     if (this.q !== smallest) throw new Trouble("terms", `q is ${this.q}, and should be ${smallest}`);
     const points = new Set(this.alphas.map((alpha) => (this.sealed ? alpha : mod(alpha, this.q))));
@@ -57,14 +57,14 @@ export class Deployment {
     if (!(largest < ANSWER_LIMIT)) throw new Trouble("terms", `answers of ${largest} bytes`);
   }
 
-  /** What a question reveals, in one line, as tickets name it. */
+  /** What a question reveals, in one line. A ticket carries the same line. */
   get reveals() {
     const { scheme, shuffle, d_min: dMin } = this.terms.parameters;
     return scheme.slice(scheme.indexOf("/") + 1) + (shuffle ? ", shuffled" : "") + (dMin > 1 ? `, mask below ${dMin}` : "");
   }
 
   /**
-   * The bytes of the answer to one question, from each of so many servers.
+   * Return how many bytes the answer to one question has, for each server.
    * @param {number} servers
    * @returns {number[]}
    */
@@ -78,7 +78,7 @@ export class Deployment {
   }
 
   /**
-   * The costs of all rows, up to one shift where only differences are revealed.
+   * Return the costs of all rows. If only differences are revealed, all costs are shifted by the same unknown number.
    * @param {bigint[]} revealed
    */
   relative(revealed) {
@@ -90,21 +90,22 @@ export class Deployment {
 }
 
 /**
- * Sealed: behind the tables stands what the applicant would add to the cost, which is nothing.
+ * Return the vector that is shared: the cost tables. A sealed reveal has one more entry, a number that is added to every
+ * cost. An applicant sends 0 there.
  * @type {(deployment: Deployment, own: Levels, wishes: Wishes) => bigint[]}
  */
 export const secretOf = (deployment, own, wishes) => [...costTables(deployment.tariff, own, wishes).flat(), ...(deployment.sealed ? [0n] : [])];
 
 /**
- * The positions of the k least costs, each next one `apart` or farther; where too few are that far, the nearest of the
- * others. k passes over all, and no sort: how long it takes must not tell how the costs lie.
+ * Return the positions of the k least costs, each at least `apart` above the one before. If too few are that far apart,
+ * the nearest of the others are taken as well. k passes and no sort, so that the time does not depend on the costs.
  * @param {bigint[]} costs
  * @param {number} k
  */
 export function nearest(costs, k, apart = 0n) {
   const taken = new Uint8Array(costs.length);
   /** @type {bigint | null} */
-  let from = null; // what the next one is to cost at least
+  let from = null; // the least cost that the next one should have
   return Array.from({ length: Math.min(k, costs.length) }, () => {
     let best = -1, far = -1;
     for (let i = 0; i < costs.length; i++) {

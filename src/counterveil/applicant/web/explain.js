@@ -1,4 +1,4 @@
-// What a record tells an applicant, after every message was sent: nothing here can be seen by a server.
+// Explain a record to the applicant. This runs after the last message, so no server can notice what happens here.
 
 import { SIGNATURE_BYTES } from "./constants.js";
 import { Trouble } from "./network.js";
@@ -20,7 +20,7 @@ import { isSigned, unhex } from "./wire.js";
  * @property {number} after
  * @property {import("./schema.js").Value} value
  * @property {number} direction
- * @property {number} share of all that it costs
+ * @property {number} share the part of the whole cost
  */
 
 /**
@@ -33,9 +33,9 @@ import { isSigned, unhex } from "./wire.js";
  */
 
 /**
- * What the first record tells, if it is signed for this database and costs what the answers promised.
+ * Explain the first record; refuse it unless it is signed for this database and has the cost that the answers gave.
  * @param {Deployment} deployment
- * @param {number[]} servers that were asked
+ * @param {number[]} servers the servers that were asked
  * @param {Levels} own
  * @param {Wishes} wishes
  * @param {import("./protocols.js").Seen} seen
@@ -75,9 +75,9 @@ function explain(deployment, own, wishes, record, each) {
   const changes = schema.costed.flatMap((feature, j) => {
     const before = levelOf(own, feature), after = levelOf(record.codes, feature);
     if (before === after) return [];
-    const there = feature.ordered && feature.kind !== "boolean" && Math.max(before, after) <= feature.steps;
+    const ordered = feature.ordered && feature.kind !== "boolean" && Math.max(before, after) <= feature.steps;
     return [{
-      feature, before, after, value: feature.value(after), direction: there ? Math.sign(after - before) : 0,
+      feature, before, after, value: feature.value(after), direction: ordered ? Math.sign(after - before) : 0,
       share: total > 0n ? Number((10000n * each[j]) / total) / 10000 : 0,
     }];
   });

@@ -1,4 +1,4 @@
-// Vectors over F_q for any prime q below 2^62, as BigInt: exact, with no silent 2^53.
+// Vectors over F_q for any prime q below 2^62. They are BigInt, because a JavaScript number is exact only up to 2^53.
 
 /** @type {(a: bigint, q: bigint) => bigint} */
 export const mod = (a, q) => ((a % q) + q) % q;
@@ -14,10 +14,10 @@ export function power(base, exponent, q) {
 
 /** @type {(a: bigint, q: bigint) => bigint} */
 const inverse = (a, q) => power(a, q - 2n, q);
-const WITNESSES = [2n, 3n, 5n, 7n, 11n, 13n, 17n, 19n, 23n, 29n, 31n, 37n]; // certain below 3.3 * 10^24
+const WITNESSES = [2n, 3n, 5n, 7n, 11n, 13n, 17n, 19n, 23n, 29n, 31n, 37n]; // they decide correctly for every n below 3.3 * 10^24
 
 /**
- * Miller and Rabin with witnesses that leave no doubt for numbers of this size.
+ * Test for a prime with Miller-Rabin. The witnesses make the answer certain for numbers of this size.
  * @param {bigint} n
  */
 export function isPrime(n) {
@@ -49,7 +49,7 @@ export const bitsOf = (q) => (q - 1n).toString(2).length;
 /** @typedef {(q: bigint, count: number) => bigint[]} Draw */
 
 /**
- * Uniform elements: random words, masked, and those of q or more thrown away.
+ * Draw uniform elements: mask random words, and throw away those of q or more.
  * @param {bigint} q
  * @param {number} count
  * @param {(words: BigUint64Array<ArrayBuffer>) => void} fill
@@ -116,7 +116,8 @@ export function valueAt(shares, alphas, point, q) {
 }
 
 /**
- * The places of the servers whose shares lie on polynomials of that degree, all but `liars` or fewer; null if too many lie.
+ * Find the servers whose shares lie on polynomials of this degree, leaving out at most `liars`. Return their places in
+ * the list, or null if too many servers lie.
  * @param {bigint[][]} shares
  * @param {bigint[]} alphas
  * @param {number} degree

@@ -1,5 +1,5 @@
-// Evaluates the circuit of `sealed` as it comes in: which position the nearest row stands at, and nothing else.
-// A wire is a Uint32Array with four words for each row: the one label of it that this computer has.
+// Evaluate the garbled circuit of a sealed reveal as it arrives. It tells the position of the nearest row, and nothing else.
+// A wire is a Uint32Array with four words for each row: one label of 16 bytes, the only one that this computer gets.
 
 import { AND, CHUNK_BITS, KEY_STEPS, LABEL, LEVEL_STEPS, PAD_STEP, PASS_STEP, SEAL_KEY } from "./constants.js";
 import { take } from "./party.js";
@@ -10,13 +10,14 @@ const STRIDE = 65536; // bytes of records at a time
 /**
  * @typedef {import("./wire.js").Bytes} Bytes
  * @typedef {Uint32Array<ArrayBuffer>} Wire
- * @typedef {{ cost: Wire[], place: Wire[], rows: number }} Round those still in the tournament: bits of their costs and of their places
+ * @typedef {{ cost: Wire[], place: Wire[], rows: number }} Round the rows still in the tournament: the bits of their costs and of their positions
  */
 
 const key = crypto.subtle?.importKey("raw", new TextEncoder().encode(SEAL_KEY), "AES-CBC", false, ["encrypt", "decrypt"]);
 
 /**
- * AES-128 decryption of every block. Browsers chain blocks and want padding: undo the one, make up the other.
+ * Decrypt every block with AES-128. Browsers offer only AES-CBC, which chains blocks and expects padding. So this adds a
+ * block of padding, and removes the chaining afterwards.
  * @param {Wire} words
  */
 async function permute(words) {
@@ -31,7 +32,7 @@ async function permute(words) {
 }
 
 /**
- * H(x, t) = π(π(x) xor t) xor π(x)
+ * Hash labels: H(x, t) = π(π(x) xor t) xor π(x)
  * @param {Wire} words
  * @param {(words: Wire, at: number) => void} tweak
  */
@@ -111,7 +112,7 @@ function played(nodes, low, high, bits) {
 }
 
 /**
- * The AND gates of every chunk, and of the rounds between chunks.
+ * Count the AND gates of every chunk, and those of the rounds between chunks.
  * @param {number} count
  * @param {number} bits
  * @returns {[sizes: number[], last: number]}
@@ -179,7 +180,7 @@ async function rounds(gates, node, low, high, start, count) {
 const wires = (bytes, bits, rows) => Array.from({ length: bits }, (_, i) => new Uint32Array(bytes.buffer, bytes.byteOffset + LABEL * rows * i, 4 * rows));
 
 /**
- * Bytes that each server's answer has; `record` is the length of the records that come with it, or 0.
+ * Return how many bytes each server's answer has. `record` is the length of a record if the answer brings it, or 0.
  * @param {number} count
  * @param {number} bits
  * @param {number} record
@@ -192,7 +193,7 @@ export function answerBytes(count, bits, record) {
 }
 
 /**
- * Takes the answers of two servers; returns the position, and the record if one came with it.
+ * Take the answers of two servers; return the position, and the record if the answer brings it.
  * @param {number} count
  * @param {number} bits
  * @param {number} record
@@ -221,12 +222,12 @@ export async function* evaluate(count, bits, record) {
   place.forEach((label, i) => (position += ((label[0] ^ (decode[i >> 3] >> (i & 7)) ^ (opener[0] >>> i)) & 1) * 2 ** i));
   if (!record) return { position, opened: null };
   const locked = new Uint8Array(record), first = position * record;
-  for (let at = 0; at < 2 ** top * record; at += STRIDE) { // the same strides wherever the record stands: a server sees us read
+  for (let at = 0; at < 2 ** top * record; at += STRIDE) { // the same strides for every position, because a server can see how we read
     const part = yield take(0, Math.min(STRIDE, 2 ** top * record - at));
     const from = Math.min(Math.max(first - at, 0), part.length), to = Math.min(Math.max(first + record - at, 0), part.length);
     locked.set(part.subarray(from, to), from < to ? at + from - first : 0);
   }
-  return { position, opened: await unlock(opener, place, position, locked) }; // last: a pause in reading would tell where it was
+  return { position, opened: await unlock(opener, place, position, locked) }; // at the end, because a pause in reading would show the position
 }
 
 /** @param {Wire} opener @param {Wire[]} place @param {number} position @param {Bytes} locked */

@@ -1,20 +1,20 @@
-// The network: requests that are sent again, the same bytes, when a connection breaks; answers whole, or as they come in.
+// Send requests, and send the same bytes again when a connection breaks. Read answers as a whole, or as they arrive.
 
 import { LONGEST_PAUSE, MEDIA_TYPE, PATIENCE, PAUSE, RETRIED, SLOWEST, TIMEOUT } from "./constants.js";
 import { concatAll } from "./wire.js";
 
 /**
  * @typedef {import("./wire.js").Bytes} Bytes
- * @typedef {{ timeout?: number, patience?: number }} Options milliseconds for a server to answer, and over which a request is sent again
- * @typedef {{ begin: () => void, take: (data: Bytes) => Promise<void>, taken: () => number }} Into what takes an answer as it comes in, from its first byte at each `begin`
+ * @typedef {{ timeout?: number, patience?: number }} Options milliseconds for a server to answer, and milliseconds for which a request is sent again
+ * @typedef {{ begin: () => void, take: (data: Bytes) => Promise<void>, taken: () => number }} Into takes an answer as it arrives; `begin` says that it starts from its first byte
  */
 
-const REASON = /^(ticket_[a-z_]+|other_terms|other_key|too_often)$/; // why a server may refuse; any other reason is none that a person could do something about
+const REASON = /^(ticket_[a-z_]+|other_terms|other_key|too_often)$/; // refusals that a person can do something about; all others are shown as "refused"
 
 export class Trouble extends Error {
   /**
    * What went wrong.
-   * @param {string} code for the page's words
+   * @param {string} code chooses the text that the page shows
    * @param {string} detail
    * @param {string | null} server the address at fault, if one is
    */
@@ -26,7 +26,7 @@ export class Trouble extends Error {
   }
 }
 
-/** Lets some wait until others have moved. */
+/** Lets code wait until other code calls `move`. */
 export class Signal {
   /** @type {(() => void)[]} */
   waiting = [];
@@ -42,7 +42,7 @@ export class Signal {
 }
 
 /**
- * Read a body no longer than it may be, or hand it on; null if it is longer.
+ * Read a body of at most `most` bytes, or hand it to `into`. Return null if it is longer.
  * @param {Response} response
  * @param {number} most
  * @param {Into | null} into
@@ -66,7 +66,7 @@ async function content(response, most, into) {
 }
 
 /**
- * Send a request; where the connection breaks send the same bytes again, until patience ends.
+ * Send a request; if the connection breaks, send the same bytes again, for up to `patience` milliseconds.
  * @param {string} server
  * @param {string} path
  * @param {Bytes | null} body
@@ -75,9 +75,9 @@ async function content(response, most, into) {
  * @param {Into | null} into
  */
 export async function request(server, path, body, most, { timeout = TIMEOUT, patience = PATIENCE } = {}, into = null) {
-  const limit = timeout + (1000 * most) / SLOWEST; // a long answer may take long
+  const limit = timeout + (1000 * most) / SLOWEST; // a long answer may take longer
   let until = performance.now() + patience;
-  const end = until + limit; // whatever happens
+  const end = until + limit; // the deadline of all attempts together
   for (let pause = PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
     const before = into?.taken() ?? 0;
     const stop = new AbortController();
@@ -102,8 +102,8 @@ export async function request(server, path, body, most, { timeout = TIMEOUT, pat
     } catch (error) {
       stop.abort();
       if (error instanceof Trouble) throw error.server ? error : new Trouble(error.code, error.detail, server);
-      if (into && into.taken() > before) [until, pause] = [performance.now() + patience, PAUSE]; // it was getting on
-      // the connection broke: the same bytes again
+      if (into && into.taken() > before) [until, pause] = [performance.now() + patience, PAUSE]; // this attempt brought new bytes, so patience starts again
+      // the connection broke, so the loop sends the same bytes again
     } finally {
       clearTimeout(timer);
     }
@@ -113,7 +113,7 @@ export async function request(server, path, body, most, { timeout = TIMEOUT, pat
 }
 
 /**
- * Wait for all, so that no server can tell that another failed; then raise the first trouble.
+ * Wait for all, so that no server notices that another failed; then throw the first error.
  * @template T
  * @param {Promise<T>[]} promises
  * @returns {Promise<T[]>}

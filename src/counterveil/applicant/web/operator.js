@@ -1,7 +1,7 @@
-// The institution's page: numbers of one server, drawn anew every few seconds. The token stays in this tab's memory.
+// The institution's page: numbers of one server, refreshed every few seconds. The token stays in this tab's memory.
 
 /**
- * What the server says of itself.
+ * What the server reports.
  * @typedef {object} Status
  * @property {[name: string, value: string][]} facts
  * @property {number} leaked bits
@@ -10,7 +10,7 @@
  */
 
 /** @typedef {{ answered: number, refused: number }} Minute */
-/** @typedef {{ enter: HTMLFormElement, token: HTMLInputElement, status: HTMLElement, facts: HTMLElement }} Elements of the page, by their ids */
+/** @typedef {{ enter: HTMLFormElement, token: HTMLInputElement, status: HTMLElement, facts: HTMLElement }} Elements the page's elements by id */
 
 /** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
 const $ = (id) => /** @type {Elements[typeof id]} */ (document.getElementById(id));

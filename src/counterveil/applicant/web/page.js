@@ -1,4 +1,4 @@
-// The applicant's page: a form drawn from the schema, an answer, and what left this computer.
+// The applicant's page: an HTML form made from the schema, the answer, and the bytes that left this computer.
 // It stores nothing: what is typed is gone when the page is closed. A link that opened it stays in the browser's history.
 
 import { addressOf, ask, connect, isLoopback } from "./client.js";
@@ -17,17 +17,17 @@ import { fingerprint, hex, packVector } from "./wire.js";
  */
 
 /**
- * What the page comes with.
+ * What the server wrote into the page.
  * @typedef {object} Config
  * @property {string[]} [servers]
  * @property {string} issuer
  * @property {string[]} [operators]
- * @property {boolean} [fixed] no other address may be asked
+ * @property {boolean} [fixed] true: the page may ask no other address
  * @property {number | null} [rebuilt_after] tickets that rebuild the institution's rows
  */
 
 /**
- * What was typed, and what came of it so far.
+ * What was typed, and what was sent so far.
  * @typedef {object} Question
  * @property {Map<Feature, Value>} before
  * @property {import("./schema.js").Levels} own
@@ -38,22 +38,22 @@ import { fingerprint, hex, packVector } from "./wire.js";
  * @property {boolean} [answered] whether a server has said anything
  */
 
-/** @typedef {{ server: number, up: number, length: number, body?: Bytes, down?: Bytes | null }} Sent a message; its bytes, if it went to the first server */
+/** @typedef {{ server: number, up: number, length: number, body?: Bytes, down?: Bytes | null }} Sent a message: its sizes, and its bytes if it went to the first server */
 /** @typedef {{ value: () => Value, wish: () => Wish }} Control */
 /**
- * Of the page, by their ids.
+ * The page's elements by id.
  * @typedef {Record<"title" | "lead" | "status" | "features" | "ticket-row" | "tickets" | "asks" | "answer" | "left" | "keys" | "lasts" | "trust", HTMLElement>
  *   & { form: HTMLFormElement, ticket: HTMLTextAreaElement, "ticket-label": HTMLLabelElement, ask: HTMLButtonElement, download: HTMLAnchorElement, config: HTMLScriptElement }} Elements
  */
 
 /** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
 const $ = (id) => /** @type {Elements[typeof id]} */ (document.getElementById(id));
-const SLOW = 5000; // milliseconds before the page says that it waits
+const SLOW = 5000; // milliseconds after which the page says that it still waits
 
 /**
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
- * @param {Record<string, unknown>} attributes properties, where the element has such; attributes otherwise
+ * @param {Record<string, unknown>} attributes set as properties if the element has them, else as attributes
  * @param {...(Node | string)} children
  */
 function make(tag, attributes = {}, ...children) {
@@ -67,12 +67,12 @@ function make(tag, attributes = {}, ...children) {
 }
 
 /** @type {import("./client.js").Session} */
-let session; // from when the form is drawn
+let session; // set when the form is drawn
 /** @type {Map<Feature, Control>} */
 let controls = new Map();
 
-// What stands behind # is taken out of the address bar: a ticket is a bearer's. The browser's history keeps the link all the
-// same. So a link may carry tickets, which are soon used, but nobody's data, except to demonstrations on this machine.
+// What follows the # is removed from the address bar, because whoever sees a ticket may use it. The browser's history keeps
+// it. So a link may carry tickets, which are soon used, but no personal data, except to a demonstration on this machine.
 const fragment = new URLSearchParams(location.hash.slice(1));
 if (location.hash) history.replaceState(null, "", location.pathname + location.search);
 /** @type {Config} */
@@ -84,7 +84,7 @@ try {
 } catch { /* not ours */ }
 const linked = fragment.getAll("server");
 let servers = linked.length && !config.fixed ? linked : config.servers ?? [];
-let spent = 0; // tickets
+let spent = 0; // how many tickets were used
 
 /** @param {...Node} nodes */
 function say(...nodes) {
@@ -243,7 +243,7 @@ function keep(all) {
 }
 
 /**
- * The bytes have left: this ticket answers no other question.
+ * Remove a ticket that was sent: it answers no other question.
  * @param {string} ticket
  */
 function spend(ticket) {
@@ -252,7 +252,7 @@ function spend(ticket) {
 }
 
 /**
- * Nobody took the ticket: it answers a question yet.
+ * Put a ticket back that no server accepted: it can still answer a question.
  * @param {string} ticket
  */
 function giveBack(ticket) {
@@ -276,7 +276,7 @@ function submit(event) {
 }
 
 /**
- * Ask; where a server could not be reached, the very same bytes can be sent again.
+ * Ask the question; if a server cannot be reached, offer to send the same bytes again.
  * @param {Question} asked
  */
 async function question(asked) {
@@ -284,7 +284,7 @@ async function question(asked) {
   $("answer").hidden = $("left").hidden = true;
   $("ask").disabled = true;
   let slow = wait(WORDS.asking);
-  // Of one server the bytes are kept, to be shown; of the others only how many they were. Two together are the question.
+  // Keep the bytes to the first server, and only the sizes of the others: bytes to two servers together tell the question.
   /** @type {import("./client.js").Watch} */
   const watch = ({ server, request, bytes, body }, down, length) => {
     if (!messages.size && ticket) spend(ticket);
@@ -363,7 +363,7 @@ function picture(bytes, label) {
 }
 
 /**
- * The bytes of the first server alone, beside a fresh share of the same question for that server: never those of two.
+ * Show the bytes to the first server, beside a new share of the same question for it, and never the bytes to two servers.
  * @param {Sent[]} messages
  * @param {import("./schema.js").Levels} own
  * @param {import("./preferences.js").Wishes} wishes
@@ -408,7 +408,7 @@ $("ticket").addEventListener("input", countTickets);
 countTickets();
 
 /**
- * Whether a link names an address that is not the page's own.
+ * Say whether a link names an address that is not the page's own.
  * @param {string} address
  */
 function isForeign(address) {

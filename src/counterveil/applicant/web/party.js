@@ -3,25 +3,25 @@
 /**
  * @typedef {import("./wire.js").Bytes} Bytes
  * @typedef {{ what: "send", to: number, body: Bytes, request: number, among: number[] }} Send hands bytes to a server; it never waits
- * @typedef {{ what: "take", source: number, count: number, request: number }} Take waits for so many bytes of a server's answer
- * @typedef {Send | Take} Effect servers go by their seats: 0 is the first of the ticket's
+ * @typedef {{ what: "take", source: number, count: number, request: number }} Take waits for `count` bytes of a server's answer
+ * @typedef {Send | Take} Effect servers are named by their seats: seat 0 is the first server of the ticket
  */
 
 /**
  * @template T
- * @typedef {Generator<Effect, T, Bytes>} Party a take brings bytes, a send brings none
+ * @typedef {Generator<Effect, T, Bytes>} Party a Take gets bytes back, a Send gets nothing
  */
 
 /**
  * @template T
- * @typedef {AsyncGenerator<Effect, T, Bytes>} HashingParty a party that waits for the browser's own AES between its effects
+ * @typedef {AsyncGenerator<Effect, T, Bytes>} HashingParty a party that also waits for the browser's AES between its effects
  */
 
 /**
  * @param {number} to
  * @param {Bytes} body
  * @param {number} request
- * @param {number[]} among the seats that this request is for; none given: all of them
+ * @param {number[]} among the seats that get this request; empty: all of them
  * @returns {Send}
  */
 export const send = (to, body, request = 0, among = []) => ({ what: "send", to, body, request, among });
@@ -29,7 +29,7 @@ export const send = (to, body, request = 0, among = []) => ({ what: "send", to, 
 /** @type {(source: number, count: number, request?: number) => Take} */
 export const take = (source, count, request = 0) => ({ what: "take", source, count, request });
 
-/** Bytes that have arrived and were not yet taken, by who sent them and for which request. */
+/** Bytes that have arrived and were not taken yet, by sender and request. */
 export class Inbox {
   /** @type {Map<string, Bytes[]>} */
   held = new Map();
@@ -55,7 +55,7 @@ export class Inbox {
   }
 
   /**
-   * Exactly as many bytes as are wanted, in memory of their own.
+   * Return exactly as many bytes as are wanted, in a new array.
    * @param {Take} wanted
    */
   take({ source, request, count }) {

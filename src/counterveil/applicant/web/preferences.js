@@ -1,10 +1,10 @@
-// What a person prefers, as a cost for every level of every feature. Private: it never leaves this computer.
+// A person's preferences, turned into a cost for every level of every feature. They are private to this computer.
 
 import { LEAST_UNIT } from "./constants.js";
 import { rint } from "./schema.js";
 
 /**
- * What a person wishes for one feature.
+ * A person's wishes about one feature.
  * @typedef {object} Wish
  * @property {number} [weight] how reluctant they are to change it
  * @property {"free" | "up" | "down" | "locked"} [change]
@@ -14,7 +14,7 @@ import { rint } from "./schema.js";
 
 /** @typedef {Map<import("./schema.js").Feature, Wish>} Wishes */
 
-/** The public numbers that bound every cost: nothing here depends on who asks. */
+/** The public numbers that bound every cost. They do not depend on who asks. */
 export class Tariff {
   /** @param {import("./schema.js").Schema} schema @param {number} maxWeight @param {number} dMin */
   constructor(schema, maxWeight, dMin) {
@@ -29,7 +29,7 @@ export class Tariff {
 }
 
 /**
- * What every level of every feature costs.
+ * Return the cost of every level of every feature.
  * @param {Tariff} tariff
  * @param {import("./schema.js").Levels} own
  * @param {Wishes} wishes
@@ -40,7 +40,7 @@ export function costTables(tariff, own, wishes) {
     const allowed = allowedLevels(f, a, wish);
     return Array.from({ length: f.largest + 1 }, (_, code) => {
       if (!allowed[code]) return tariff.forbidden;
-      const exact = rint(tariff.unit * distance(f, a, code) * 1e6) / 1e6; // so that halves are halves
+      const exact = rint(tariff.unit * distance(f, a, code) * 1e6) / 1e6; // removes the rounding error, so that an exact half is rounded as one
       return BigInt(rint(exact)) * BigInt(wish.weight ?? 1);
     });
   });

@@ -1,5 +1,5 @@
-// What the applicant plays: one question to all servers, then the records, as `src/counterveil/schemes` has it in Python.
-// Whatever depends on the question is computed before the first message, or between the last answer and the first record query.
+// The applicant's party: one question to all servers, then the records. `src/counterveil/schemes` has it in Python.
+// What depends on the question is computed before the first message, or between the last answer and the first record query.
 
 import { bitsOf, honest, mod, split, uniform, valueAt } from "./field.js";
 import { evaluate } from "./garble.js";
@@ -12,15 +12,15 @@ import { packVector, unpackVector } from "./wire.js";
 /**
  * @typedef {import("./deployment.js").Deployment} Deployment
  * @typedef {import("./wire.js").Bytes} Bytes
- * @typedef {{ elements: import("./field.js").Draw, bytes: (count: number) => Bytes }} Randomness where pads and secrets come from
- * @typedef {Pick<import("./wire.js").Ticket, "servers" | "liars" | "k">} Admission what of a ticket a question is made from
- * @typedef {{ down: number[], streams: boolean }} Sizes bytes of each server's answer; whether it is read as it comes, in a time that says nothing
- * @typedef {{ revealed: bigint[], honest: number[], positions: number[], record: Bytes | null }} Outcome of the question: no positions if the answers contradict each other
- * @typedef {{ revealed: bigint[], positions: number[], records: Bytes[], honest: number[] }} Seen all that the applicant has at the end
+ * @typedef {{ elements: import("./field.js").Draw, bytes: (count: number) => Bytes }} Randomness the source of pads and secrets
+ * @typedef {Pick<import("./wire.js").Ticket, "servers" | "liars" | "k">} Admission the part of a ticket that a question depends on
+ * @typedef {{ down: number[], streams: boolean }} Sizes bytes of each server's answer; whether it is processed as it arrives, in a time that does not depend on the question
+ * @typedef {{ revealed: bigint[], honest: number[], positions: number[], record: Bytes | null }} Outcome what the answers to the question gave; no positions if the answers contradict each other
+ * @typedef {{ revealed: bigint[], positions: number[], records: Bytes[], honest: number[] }} Seen everything that the applicant has at the end
  */
 
-/** @typedef {{ among: number[], sent: { among: number[], query: Bytes }[] }} Step of one record: the seats that make it, and what each server gets */
-/** @typedef {{ secrets?: Bytes[], queries?: Bytes[], steps?: Step[] }} Made what a question has drawn so far. If it breaks off, the very same is sent again */
+/** @typedef {{ among: number[], sent: { among: number[], query: Bytes }[] }} Step how one record is fetched: the seats that give it, and what is sent to each server */
+/** @typedef {{ secrets?: Bytes[], queries?: Bytes[], steps?: Step[] }} Made what was drawn for a question so far. If the question breaks off, the same bytes are sent again */
 
 /** @type {Randomness} */
 export const FRESH = { elements: (q, count) => uniform(q, count), bytes: bytesOf };
@@ -34,7 +34,7 @@ export function shares(deployment, servers, secret, draw = FRESH.elements) {
 }
 
 /**
- * What the answers reveal, and the seats of the servers whose answers fit together.
+ * Return what the answers reveal, and the seats of the servers whose answers agree.
  * @param {Deployment} deployment
  * @param {number[]} servers
  * @param {number} liars
@@ -53,7 +53,7 @@ export function recover(deployment, servers, liars, answers) {
 const spirOf = ({ collusion, recordBytes }, { servers, liars }) => makeSpir(servers.length - liars, collusion, recordBytes, liars > 0);
 
 /**
- * How much comes from each server, request by request: the question, then k records.
+ * Return the sizes of the answers to each request: the question, then k records.
  * @param {Deployment} deployment
  * @param {Admission} ticket
  * @returns {Sizes[]}
@@ -66,7 +66,7 @@ export function requestsOf(deployment, ticket) {
 }
 
 /**
- * Take the answers when all are there, leave out who lied, and choose.
+ * Take all answers, leave out those of liars, and choose the rows to fetch.
  * @param {Deployment} deployment
  * @param {Admission} ticket
  * @param {bigint} apart
@@ -82,7 +82,7 @@ function* opened(deployment, { servers, liars, k }, apart) {
 }
 
 /**
- * Evaluate the answers as they come.
+ * Evaluate the answers as they arrive.
  * @param {Deployment} deployment
  * @returns {import("./party.js").HashingParty<Outcome>}
  */
@@ -92,7 +92,7 @@ async function* sealed({ rows, q, inside, recordBytes }) {
 }
 
 /**
- * So many of these seats, every set as likely.
+ * Choose `size` of these seats at random, every set with the same probability.
  * @param {number[]} seats
  * @param {number} size
  * @param {Randomness} draw
@@ -104,8 +104,8 @@ function some(seats, size, draw) {
 }
 
 /**
- * Prepare the record steps, each to a random set of honest servers. A server that is left out gets a query too, of noise,
- * and a random set that it is in: by chance, or because it lied, looks the same to it.
+ * Prepare the record steps, each for a random set of honest servers. A server that is left out gets a query of noise, with
+ * a random set that includes it. So it cannot tell whether it was left out, nor whether its lie was noticed.
  * @param {Deployment} deployment
  * @param {Admission} ticket
  * @param {Outcome} found
@@ -128,7 +128,7 @@ function recordSteps(deployment, ticket, found, draw) {
 }
 
 /**
- * Fetch the records, one request each; nothing is computed until all answers are there.
+ * Fetch the records, one request each. Nothing is computed until all answers have arrived.
  * @param {Deployment} deployment
  * @param {Admission} ticket
  * @param {Step[]} steps
@@ -146,13 +146,13 @@ function* fetched(deployment, ticket, steps) {
 }
 
 /**
- * Play the applicant. What cannot be true is asked on, for records at random.
+ * Play the applicant. If the answers cannot be true, it still fetches records, at random positions.
  * @param {Deployment} deployment
  * @param {Admission} ticket
  * @param {bigint[]} secret
  * @param {Randomness} draw
  * @param {Made} made
- * @param {bigint} apart how much farther each record is to be than the one before
+ * @param {bigint} apart how much more each record should cost than the one before
  * @returns {import("./party.js").HashingParty<Seen>}
  */
 export async function* applicant(deployment, ticket, secret, draw, made, apart) {

@@ -1,4 +1,4 @@
-// Features: value to level and back, and how values are written. The same levels as the Python side, to the bit.
+// Features: turn a value into a level and back, and show it. The levels are exactly those that Python computes.
 
 import { ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, LONGEST_TEXT, MISSING, MOST_FEATURES, MOST_LEVELS, MOST_LEVELS_TOGETHER, ROLES } from "./constants.js";
 
@@ -6,11 +6,11 @@ import { ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, 
  * @typedef {keyof typeof FEATURE_FIELDS} Kind
  * @typedef {string | number | boolean} Plain a value that a feature may list
  * @typedef {Plain | null} Value null: missing
- * @typedef {{ feature: Record<string, unknown>[] }} RawSchema as a server wrote it: not looked at yet
+ * @typedef {{ feature: Record<string, unknown>[] }} RawSchema as a server sent it, not checked yet
  */
 
 /**
- * What a schema says of a feature, looked at.
+ * What a schema says about a feature, after the checks.
  * @typedef {object} Fields
  * @property {Kind} kind
  * @property {string} name
@@ -21,25 +21,25 @@ import { ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, 
  * @property {string} unit
  * @property {string} format
  * @property {boolean} log
- * @property {number} low of a numeric feature, as are the next; NaN elsewhere
- * @property {number} high
- * @property {number} steps the largest level of a value that is there
- * @property {Plain[]} values those listed; none of a numeric feature
+ * @property {number} low NaN unless the feature is numeric
+ * @property {number} high NaN unless the feature is numeric
+ * @property {number} steps the largest level of a value that is not missing
+ * @property {Plain[]} values the listed values; empty for a numeric feature
  */
 
-/** @typedef {Map<Feature, number>} Levels of a person, or of a record */
+/** @typedef {Map<Feature, number>} Levels the level of each feature of a person or a record */
 
 /** @param {number} x */
 export function rint(x) {
   const near = Math.round(x);
-  return Math.abs(x % 1) === 0.5 && near % 2 ? near - 1 : near; // halves to the even one
+  return Math.abs(x % 1) === 0.5 && near % 2 ? near - 1 : near; // a half is rounded to the even number, as in Python
 }
 
 const FORMAT = new RegExp(`^(?:${FORMAT_PATTERN})$`);
 /** @type {Map<unknown, readonly string[]>} */
 const FIELDS = new Map(Object.entries(FEATURE_FIELDS));
 
-// A server wrote the schema: all of it is bounded as the Python side bounds it, and looked at before it is used.
+// The schema comes from a server. So all of it is checked before it is used, against the same limits as in Python.
 
 /** @param {unknown} fine @param {string} what @returns {asserts fine} */
 function check(fine, what) {
@@ -47,7 +47,7 @@ function check(fine, what) {
 }
 
 /**
- * In characters as Python counts them, of which some are two of JavaScript's.
+ * Count characters as Python does; JavaScript counts some of them as two.
  * @type {(text: unknown) => text is string}
  */
 const isText = (text) => typeof text === "string" && text.length <= 2 * LONGEST_TEXT && [...text].length <= LONGEST_TEXT;
@@ -143,7 +143,7 @@ export class Feature {
     for (let n = 0; n < 6; n++) {
       if (Math.abs(Number(width.toFixed(n)) - width) <= 1e-9 * Math.abs(width)) return n;
     }
-    return Math.min(100, Math.max(0, 1 - Math.floor(Math.log10(width)))); // 100 is the most that can be written
+    return Math.min(100, Math.max(0, 1 - Math.floor(Math.log10(width)))); // JavaScript writes at most 100 decimals
   }
 
   /** @param {Value | undefined} value */

@@ -1,5 +1,6 @@
-// Fetch one record and nothing else. `Subsets` where servers do not collude, `Polynomials` where some may, or are chosen.
-// What is fetched is a package, of which a part, or a mixture of several, tells nothing.
+// Fetch one record and nothing else. `Subsets` is for servers that do not collude. `Polynomials` is for servers of which
+// some may collude, and for a set of servers that the applicant chose. What is fetched is a package: a part of one, or a
+// mixture of several, tells nothing.
 
 import { GF256_POLYNOMIAL, KEY_BYTES, LEAST_PART } from "./constants.js";
 import { concat, sha256 } from "./wire.js";
@@ -41,7 +42,7 @@ class Subsets {
   }
 
   /**
-   * Part j of almost equal parts is answer j xor the last.
+   * The record is cut into almost equal parts. Part j is answer j xor the last answer.
    * @param {Bytes[]} answers
    */
   recover(answers) {
@@ -53,7 +54,7 @@ class Subsets {
 }
 
 /**
- * The record of a whole package; of anything else, noise.
+ * Return the record in a whole package; anything else gives noise.
  * @param {Bytes} whole
  */
 export async function unpackage(whole) {

@@ -1,6 +1,6 @@
-// Everything the page says.
+// Every text that the page shows.
 
-// What somebody does next is seen too. So nothing here sends anybody to the institution because of what an answer was.
+// Others can see what a person does after an answer. So no text sends a person to the institution because of an answer.
 const QUIETLY = "Nobody has read what you typed. Do not ask again right away, and do not tell the institution: that would show that the lie was noticed. "
   + "If you have another ticket, use it another day.";
 const RENEWED = "Nothing was answered, and your ticket is not used up. Copy your tickets and keep them, because reloading clears them here. "
@@ -73,9 +73,9 @@ export const WORDS = {
   lied: (numbers) => `Server ${numbers} answered wrongly. Its answer was corrected with the others'.`,
   left: "What left this computer",
   /** @type {(server: number) => string} */
-  leftLead: (server) => `Here are the bytes that server ${server} got, and then the very same question, scrambled again for the same server: other noise. `
+  leftLead: (server) => `Here are the bytes that server ${server} got, and then the same question, scrambled again for the same server. The bytes are different each time. `
     + "To that server they look like random numbers.",
-  leftWhy: "Only one server's bytes are shown, because two servers' together are the question. Keep even these from the other servers: they have their own.",
+  leftWhy: "Only one server's bytes are shown, because the bytes of two servers together tell the question. Do not show even these to another server.",
   /** @type {(server: string, up: number, down: number) => string} */
   sent: (server, up, down) => `${server}: ${NUMBER(up)} bytes sent, ${NUMBER(down)} received`,
   /** @type {(server: number) => string} */
@@ -89,13 +89,13 @@ export const WORDS = {
   joined: (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`),
   /** @type {Record<string, [heading: string, text: string]>} */
   trouble: {
-    unreachable: ["A server does not answer", "It may be down, or your connection is. Nothing is lost: Try again sends the very same bytes."],
+    unreachable: ["A server does not answer", "It may be down, or your connection is. Nothing is lost: Try again sends the same bytes."],
     disagree: ["The servers do not agree", "They say different things about themselves, so nothing was asked. The institution has to look into it."],
     terms: ["These servers ask for something unsafe", "What they propose would not keep your question secret. Nothing was asked."],
     browser: ["This browser cannot check the answer", "It lacks Ed25519, or the page was not loaded over https. Nothing was asked; try a newer browser."],
     other: ["This link names other servers", "This page asks the servers that it comes with, and no others, whatever a link says. Nothing was asked. Be wary of whoever gave you the link."],
     impostor: ["A server is not the one that this page knows", "Its address, its key or the institution's signature is another. Nothing was asked."],
-    plain: ["This address is not encrypted", "Whoever is on the way to the servers could read your question. Nothing was asked; an address must begin with https."],
+    plain: ["This address is not encrypted", "Somebody on the way to the servers could read your question. Nothing was asked; an address must begin with https."],
     no_issuer: ["This page is not complete", "It does not say whose servers it may trust, so it asks none. Load it anew from a server."],
     form: ["This page cannot ask these servers", "They use a form of the question that this page does not know. The command line can ask them."],
     addresses: ["Which servers?", "Give the addresses of two or more servers."],
@@ -106,11 +106,11 @@ export const WORDS = {
     ticket_expired: ["This ticket has expired", "Take it out of the field and use the next, or ask the institution for new ones."],
     ticket_for_another_service: ["This ticket is for another service", "It is not for what these servers offer. Look whether this is the right page, or ask the institution."],
     ticket_for_other_servers: ["This ticket is for other servers", "This page asks its own. Open the page of a server that the ticket is for, or ask the institution."],
-    ticket_not_offered: ["These servers do not take this ticket", "It is for more or other than they offer. Use the next one of your batch."],
+    ticket_not_offered: ["These servers do not take this ticket", "It asks for something that they do not offer. Use the next one of your batch."],
     other_terms: ["The institution has renewed what it offers", RENEWED],
     other_key: ["The institution has renewed the servers' common key", RENEWED],
     renewed: ["The institution has renewed what it offers", "That was while you asked, so this ticket is used up. Copy your other tickets and keep them, because reloading clears them here. Then reload this page and use the next one."],
-    too_often: ["This question was sent too often", "A server answers the same bytes only so many times. Use another ticket of your batch."],
+    too_often: ["This question was sent too often", "A server answers the same bytes only a limited number of times. Use another ticket of your batch."],
     tampered: ["A server answered falsely", `One of the servers sent a wrong answer, so nothing is shown. ${QUIETLY}`],
     too_many_liars: ["Servers answered falsely", `Several servers sent wrong answers, too many to say what is right, so nothing is shown. ${QUIETLY}`],
     malformed_answer: ["A server does not speak the protocol", "What it answered cannot be read. The institution has to look into it."],

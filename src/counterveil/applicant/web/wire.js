@@ -1,4 +1,4 @@
-// Messages to bytes and back, as docs/wire.md has them. Everything from a server is hostile until a function here has returned.
+// Turn messages into bytes and back, as docs/wire.md specifies. Bytes from a server are trusted only after a check here.
 
 import { FINGERPRINT_BYTES, ID_BYTES, LONGEST_REVEAL, MOST_RECORDS, MOST_ROBUST, MOST_SERVERS, PROTOCOL, SERVICE_PATTERN, SIGNATURE_BYTES, VERSION } from "./constants.js";
 import { bitsOf } from "./field.js";
@@ -13,24 +13,24 @@ import { bitsOf } from "./field.js";
  */
 
 /**
- * What an applicant sends: a share of a question, or of where a record stands.
+ * What an applicant sends: a share of a question, or of the position of a record.
  * @typedef {object} Request
  * @property {RequestKind} kind
- * @property {number} server to whom it goes
- * @property {Bytes} terms digest of the terms it was made for
- * @property {Bytes} key id of the common key that the servers had
+ * @property {number} server the receiver
+ * @property {Bytes} terms digest of the terms that the request was made for
+ * @property {Bytes} key id of the servers' common key, as their manifests showed it
  * @property {Bytes} ticket
  * @property {number} request 0: the question; 1..k: a record
- * @property {number[]} among all servers that get this request
- * @property {Bytes} secret drawn for this question and this server: nobody else can find out whether these bytes were sent, or ask on
+ * @property {number[]} among all servers that get a share of this request
+ * @property {Bytes} secret drawn for this question and this server. So nobody else can find out whether these bytes were sent, or ask for its records
  * @property {Bytes} body
  */
 
 /**
- * What a server sends back. It repeats which request it answers, and nothing secret of it.
+ * What a server sends back. It names the request that it answers, and repeats nothing secret of that request.
  * @typedef {object} Reply
  * @property {ReplyKind} kind
- * @property {number} server from whom it comes
+ * @property {number} server the sender
  * @property {Bytes} ticket its id
  * @property {number} request
  * @property {number[]} among
@@ -38,22 +38,22 @@ import { bitsOf } from "./field.js";
  */
 
 /**
- * What a ticket says: it answers one question and k records, once, at each of these servers of a service.
+ * What a ticket allows: one question and k records, once, at each of these servers of a service.
  * @typedef {object} Claims
  * @property {number} expires seconds since 1970
  * @property {string} service
  * @property {number[]} servers ascending
- * @property {string} reveal the most that may be revealed
- * @property {number} liars wrong answers to be corrected
+ * @property {string} reveal what may be revealed
+ * @property {number} liars how many wrong answers the applicant can correct
  * @property {number} k
  */
 
-/** @typedef {Claims & { id: Bytes, signed: Bytes, signature: Bytes, bytes: Bytes }} Ticket as it was read, or made */
+/** @typedef {Claims & { id: Bytes, signed: Bytes, signature: Bytes, bytes: Bytes }} Ticket its claims, and their bytes */
 
 /**
  * What the institution chose.
  * @typedef {object} Parameters
- * @property {unknown} [options] of a form that this page does not know
+ * @property {unknown} [options] parameters of a form of the question that this page does not know
  * @property {string} scheme
  * @property {number} servers
  * @property {number} collusion
@@ -65,10 +65,10 @@ import { bitsOf } from "./field.js";
  */
 
 /**
- * All that is public and the same at every server.
+ * Everything that is public and the same at every server.
  * @typedef {object} Terms
  * @property {string} version
- * @property {string} service what tickets are for
+ * @property {string} service tickets name it
  * @property {import("./schema.js").RawSchema} schema
  * @property {Parameters} parameters
  * @property {string} q decimal digits
@@ -77,14 +77,14 @@ import { bitsOf } from "./field.js";
  * @property {RecordKind} record
  * @property {string} database the bundle's digest
  * @property {string} packages the SHA-256 of all its packages
- * @property {string} issuer whose signature tickets, records and these terms carry
- * @property {string[]} keys each server's own
+ * @property {string} issuer public key; its owner signs tickets, records and these terms
+ * @property {string[]} keys each server's own public key
  * @property {TicketMode} tickets
- * @property {number} window open mode: a self-made ticket must expire within so many seconds
- * @property {number} robust the most wrong answers that a ticket may ask to be corrected
+ * @property {number} window open mode: seconds within which an applicant's ticket must expire
+ * @property {number} robust the most wrong answers for which tickets are issued
  */
 
-/** @typedef {{ terms: string, addresses: string[], signature: string }} SignedTerms terms as text, and where each server is to be found */
+/** @typedef {{ terms: string, addresses: string[], signature: string }} SignedTerms the terms as text, the address of each server, and the issuer's signature of both */
 
 /**
  * What a server says of itself, with its own signature.
@@ -130,7 +130,7 @@ export function concatAll(parts) {
 }
 
 /**
- * Each part behind its length: what signatures are over.
+ * Write each part after its length. Signatures cover the result.
  * @param {...(string | Bytes)} parts
  */
 export function frame(...parts) {
@@ -149,7 +149,7 @@ export const sha256 = async (bytes) => new Uint8Array(await crypto.subtle.digest
 export const digestOf = (text) => sha256(utf8.encode(text));
 
 /**
- * Whether the holder of a public key signed these parts for this purpose.
+ * Say whether the owner of a public key signed these parts for this purpose.
  * @param {string} publicKey
  * @param {Bytes} signature
  * @param {Purpose} purpose
@@ -161,12 +161,12 @@ export async function isSigned(publicKey, signature, purpose, ...parts) {
 }
 
 /**
- * To be read out over the telephone.
+ * Return a short form of a key that people can compare, for instance over the telephone.
  * @type {(publicKey: string) => Promise<string>}
  */
 export const fingerprint = async (publicKey) => hex((await sha256(unhex(publicKey))).slice(0, FINGERPRINT_BYTES)).replace(/.{4}(?=.)/g, "$& ");
 
-// --- MessagePack: whole numbers, texts, byte strings and arrays, each in its shortest form -------------------------
+// --- MessagePack: whole numbers, texts, byte strings and arrays, each in its shortest encoding ---------------------
 
 /** @typedef {[most: number, tag: number, bytes: number][]} Sizes */
 
@@ -251,12 +251,12 @@ export const packedBytes = (bits, count) => Math.ceil((bits * count) / 8);
 export function packVector(values, q) {
   const bits = bitsOf(q);
   const out = new Uint8Array(packedBytes(bits, values.length));
-  let held = 0n, filled = 0n, at = 0;
+  let buffer = 0n, filled = 0n, at = 0;
   for (const value of values) {
-    held |= value << filled;
-    for (filled += BigInt(bits); filled >= 8n; filled -= 8n, held >>= 8n) out[at++] = Number(held & 255n);
+    buffer |= value << filled;
+    for (filled += BigInt(bits); filled >= 8n; filled -= 8n, buffer >>= 8n) out[at++] = Number(buffer & 255n);
   }
-  if (filled > 0n) out[at] = Number(held);
+  if (filled > 0n) out[at] = Number(buffer);
   return out;
 }
 
@@ -299,7 +299,7 @@ export const encodeRequest = ({ kind, server, terms, key, ticket, request, among
 export const encodeReply = ({ kind, server, ticket, request, among, body }) => pack([VERSION, kind, server, ticket, request, among, body]);
 
 /**
- * What stands before a body of so many bytes: a reply can be read part by part.
+ * Return the bytes of a reply before a body of this length, so that the body can be read part by part.
  * @param {Omit<Reply, "body">} reply
  * @param {number} length
  */
@@ -342,7 +342,7 @@ export function decodeTicket(textOfTicket) {
 }
 
 /**
- * A ticket of one's own, which only open mode takes.
+ * Make a ticket without the issuer's signature; only open mode accepts it.
  * @param {Omit<Claims, "liars"> & { liars?: number }} claims
  * @returns {Ticket}
  */

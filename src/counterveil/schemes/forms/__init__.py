@@ -1,7 +1,7 @@
 """Forms of the question: what is sent, and how a server turns its share of it into one value per row.
 
-One table holds those that come with the package; others load by entry point. `make_form` builds one from its name and
-public parameters, `form_for` the one that a deployment uses. `docs/adding.md` shows how to add one.
+One table holds the forms of this package; forms of other packages load by entry point. `make_form` builds a form from
+its name and public parameters, `form_for` the form that a deployment uses. `docs/adding.md` shows how to add one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ FORMS: dict[str, type[Form]] = {
     "even_norm": EvenNorm,
     "table": Table,
 }
-PLUGINS = "counterveil.forms"  # the entry point group of forms that other packages bring
+PLUGINS = "counterveil.forms"  # the entry point group for forms of other packages
 
 
 def form_named(name: str) -> type[Form]:
-    """Return the form of that name: of the table, or else one that an installed package brings.
+    """Return the form of that name: from the table, or else from an installed package.
 
-    Packages are looked at only for a name that the table lacks, so none can take the place of a form that is there.
+    Packages are searched only for a name that the table lacks, so that none can replace a form of the table.
     """
     if name in FORMS:
         return FORMS[name]

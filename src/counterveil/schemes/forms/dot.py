@@ -1,4 +1,4 @@
-"""The paper's remark on the dot product: the least cost is the largest product, two servers."""
+"""The paper's remark on the dot product: the nearest row has the largest product, two servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Dot(Polynomial):
         return [w * x for w, x in zip(self.weights(question), self.point(question), strict=True)]
 
     def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
-        """Return -Q of y."""
+        """Return the coefficient of y: -Q."""
         return [field.mul(query, -1 % field.q)]
 
     def free(self, field: Residues, query: Vector) -> int:

@@ -47,9 +47,9 @@ class Euclidean(Stretched):
         return self.point(question)
 
     def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
-        """Return -2Q of y and 1 of y²."""
+        """Return the coefficients of y and y²: -2Q and 1."""
         return [field.mul(query, -2 % field.q), np.ones_like(query)]
 
     def free(self, field: Residues, query: Vector) -> int:
-        """Return ‖Q‖²; less ‖x‖² it holds the paper's alpha²‖Z‖²."""
+        """Return ‖Q‖². The difference from ‖x‖² contains the paper's alpha²‖Z‖²."""
         return field.sum(field.mul(query, query))

@@ -19,7 +19,7 @@ from .stretched import Stretched
 
 @dataclass(frozen=True, kw_only=True)
 class EvenNorm(Stretched):
-    """Share w∘x^k for k = 0..n-1; a server evaluates the binomial expansion but for w∘x^n, which the applicant adds.
+    """Share w∘x^k for k = 0..n-1; a server evaluates the binomial expansion without w∘x^n, which the applicant adds.
 
     Paper: the remark that "our results can be extended easily using any l_n norm with n being even".
     """
@@ -61,7 +61,7 @@ class EvenNorm(Stretched):
         return [w[j] * x[j] ** k for k in range(self.norm) for j in range(self.d)]
 
     def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
-        """Return of y^m, m = 1..n, the shares of w∘x^(n-m) times C(n, m) (-1)^(n-m)."""
+        """Return the coefficients of y^m, m = 1..n: the shares of w∘x^(n-m) times C(n, m) (-1)^(n-m)."""
         n, shares = self.norm, query.reshape(self.norm, self.d)
         return [field.mul(shares[n - m], (-1) ** m * comb(n, m) % field.q) for m in range(1, n + 1)]
 

@@ -1,7 +1,7 @@
 """The contract of a form of the question: what is shared of it, and how a server turns a share into one value per row.
 
-A form also says how it is deployed: which preferences it takes, what of the rows it scans, how costs become a question.
-So no other package needs to know any form by its name.
+A form also says how it is deployed: which preferences it takes, which codes of the rows it scans, and how costs become
+a question. So no other package needs to know any form by its name.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ...schema.costs import Costs
 from ...schema.tariff import Tariff
 from .. import defaults
 
-LARGEST = 2**31 - 1  # code there can be
-_SQUARE = 2
+LARGEST = 2**31 - 1  # the largest code that a feature may have
+_SQUARE = 2  # the power of squared distances, which multilateration works on
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -44,7 +44,7 @@ class Question:
 
 
 class Example(NamedTuple):
-    """A form so small that every share and every database can be enumerated, with rows and questions for it."""
+    """A form so small that tests can enumerate every share and every database, with rows and questions for it."""
 
     form: Form
     rows: Codes
@@ -62,13 +62,13 @@ class Form(ABC):
     max_weight: int = defaults.MAX_WEIGHT  # L
 
     degree: ClassVar[int] = 1  # e: degree, in the shares, of the part of the cost that contains y
-    additive: ClassVar[bool] = False  # whether values of shares that add up to the secret add up to its value
+    additive: ClassVar[bool] = False  # whether the values of two shares add up to the secret's value
 
-    # What a deployment of the form asks.
+    # What a deployment must know about the form.
     offers: ClassVar[frozenset[str]] = frozenset()  # the preferences that it takes, of `schema.costs.PREFERENCES`
     options: ClassVar[frozenset[str]] = frozenset()  # its own public parameters, which a deployment may choose
-    forbids_evenly: ClassVar[bool] = False  # every forbidden change costs the same: the least total breaks the fewest
-    tabular: ClassVar[bool] = False  # the secret is a number for each level, whatever number the applicant likes
+    forbids_evenly: ClassVar[bool] = False  # all forbidden changes cost the same: the cheapest row breaks the fewest
+    tabular: ClassVar[bool] = False  # the secret is one number for each level, and the applicant may choose any
 
     def __post_init__(self) -> None:
         largest = checks.integers("largest", self.largest, (None,))
@@ -90,11 +90,11 @@ class Form(ABC):
 
     @classmethod
     def for_tariff(cls, tariff: Tariff, **options: Any) -> Form:  # noqa: ARG003
-        """Return the form that a deployment with this tariff uses; `options` are those that it names."""
+        """Return the form that a deployment with this tariff uses; `options` are the form's own parameters."""
         raise NotOffered("scheme", got=cls.name, expected="a form that is a cost of change, such as table")
 
     def prepare(self, tariff: Tariff, codes: Codes | Vector) -> Codes:
-        """Return what a server scans: the codes of the features that count, (M, d), as the form has them."""
+        """Return the (M, d) codes that a server scans, from the codes of the features that count in the cost."""
         return self.load(codes)
 
     def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
@@ -109,7 +109,7 @@ class Form(ABC):
         return tariff.unit
 
     def unbounded(self, room: int) -> Form:
-        """Return the form as a cheat asks it, with costs up to `room`: no server sees what is shared."""
+        """Return the form with costs up to `room`, as a cheat asks it; servers see shares alone and cannot refuse."""
         return self
 
     @classmethod
@@ -144,7 +144,7 @@ class Form(ABC):
 
     @abstractmethod
     def plan(self, field: Residues, query: Vector) -> Plan:
-        """Return what a server computes of every row, from its share of the secret."""
+        """Return what a server computes for every row, from its share of the secret."""
 
     def evaluate(self, field: Residues, rows: Codes | Rows, query: Vector) -> Vector:
         """Return a server's value for every row, from its share of the secret."""
@@ -176,10 +176,10 @@ class Form(ABC):
         return field.add(values, self.offset(question) % field.q)
 
     def rebuilt_after(self, room: int, *, noise: int = 1, shuffled: bool = False) -> int | None:
-        """Return how many tickets rebuild rows whose costs up to `room` are laid open; None if no known attack does.
+        """Return how many tickets rebuild the rows if costs up to `room` are revealed; None if no known attack does.
 
-        For squared distances that is multilateration: honest questions from the origin and from the end of every axis,
-        each asked as often as it takes for noise in [0:noise-1] to average out.
+        The attack on squared distances is multilateration: honest questions from the origin and from the end of every
+        axis, each asked as often as it takes for noise in [0:noise-1] to average out.
         """
         if shuffled or self.power != _SQUARE:
             return None
@@ -187,7 +187,7 @@ class Form(ABC):
         return repeats * (self.d + 1)
 
     def load(self, rows: ArrayLike) -> Codes:
-        """Check rows and return them as an (M, d) array of the narrowest unsigned type; no copy if they are one."""
+        """Check rows and return them as an (M, d) array of the narrowest unsigned type; copy only if needed."""
         codes = checks.rows(rows, self.d)
         checks.in_range("rows", codes, 0, self.largest)
         return cast(Codes, codes.astype(np.min_scalar_type(max(self.largest)), copy=False))
@@ -201,7 +201,7 @@ class Form(ABC):
         return [int(v) for v in x]
 
     def weights(self, question: Question) -> list[int]:
-        """Check and return the weights w, all 1 where none are given."""
+        """Check and return the weights w, all 1 if none are given."""
         if question.costs is not None:
             raise WrongType("costs", got=f"a table for the form {self.name}", expected="the form table")
         if question.weights is None:

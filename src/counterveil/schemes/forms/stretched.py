@@ -1,7 +1,7 @@
-"""Distances between columns of equal range: what `euclidean`, `weighted`, `linear` and `even_norm` deployments share.
+"""Distances between columns of equal range: the common part of `euclidean`, `weighted`, `linear` and `even_norm`.
 
-Every ordered feature is stretched to the same number of levels, so that full ranges count the same, and every category
-is a column of its own. These forms take weights; an immutable feature gets the largest.
+Every ordered feature is stretched to the same number of levels, so that full ranges count the same. Every category is a
+column of its own. These forms, except `euclidean`, take weights; an immutable feature gets the largest weight.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Stretched(Polynomial):
 
     @property
     def power(self) -> int:
-        """N = 2."""
+        """The power n of the distance: 2."""
         return 2
 
     @classmethod
     def for_tariff(cls, tariff: Tariff, **options: Any) -> Form:
-        """Return the form over stretched columns, with weights so large that no immutable feature is worth changing."""
+        """Return the form over stretched columns. The largest weight makes an immutable feature too dear to change."""
         features = tariff.schema.cost_features
         columns = sum(_columns(tariff, f, np.zeros(1, dtype=np.int64)).shape[1] for f in features)
         form = cls(largest=(tariff.stretch,) * columns, **options)
@@ -52,7 +52,7 @@ class Stretched(Polynomial):
         return self.load(_stretched(tariff, codes))
 
     def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
-        """Ask from the stretched codes; what a level costs follows from them and from the weights."""
+        """Ask from the stretched codes. They and the weights give the cost of every level."""
         weights, tables = [], []
         each = zip(costs.features, costs.own.tolist(), costs.weights, costs.allowed, strict=True)
         for feature, a, w, allowed in each:

@@ -1,4 +1,4 @@
-"""Any private cost at all: sum_j c_j[y_j] for cost tables c_j of the applicant's own, two servers."""
+"""Any private cost: sum_j c_j[y_j], where the applicant chooses the cost tables c_j, two servers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .form import Example, Form, Question
 class Table(Form):
     """Share the tables; a server adds up the shares of the entries that a row's codes point at.
 
-    `cap` is the public bound on what a feature costs on average: all together cost at most d * cap. Without it the
-    bound is that of the weighted squared distance, which is also the cost where the question brings no tables.
+    `cap` is the public bound on the average cost of a feature: all d features together cost at most d * cap. Without
+    it, the bound is that of the weighted squared distance. That distance is also the cost if a question has no tables.
     """
 
     cap: int | None = None
@@ -56,16 +56,16 @@ class Table(Form):
         return Table(largest=self.largest, max_weight=self.max_weight, cap=room // self.d)
 
     def rebuilt_after(self, room: int, *, noise: int = 1, shuffled: bool = False) -> int | None:
-        """Return how many questions it takes to read all levels off numbers up to `room`, each level a digit.
+        """Return how many questions read all levels, if each cost up to `room` tells several levels as its digits.
 
-        Rows in a secret order are linked by features that every question tells again.
+        If rows stand in a secret order, some features are asked in every question, to link the answers by row.
         """
         most = self.d * (room // self.d) // noise
         return len(digit_groups(self.largest, most, link_keys(self.largest, most) if shuffled else ()))
 
     @classmethod
     def example(cls) -> Example:
-        """Return the form over one feature of two levels that cost 0 or 1, with all tables that there are."""
+        """Return the form over one feature of two levels that cost 0 or 1, with all its possible tables."""
         form = cls(largest=(1,), cap=1)
         return Example(form, form.load([[0], [1]]), tuple(Question(costs=[t]) for t in product((0, 1), repeat=2)))
 
@@ -98,7 +98,7 @@ class Table(Form):
         return [entry for entries in tables for entry in entries]
 
     def distances(self, question: Question) -> list[list[int]]:
-        """Return the tables of a question that brings x and weights alone: weighted squared distances."""
+        """Return the tables of a question that has x and weights alone: weighted squared distances."""
         features = zip(self.weights(question), self.point(question), self.largest, strict=True)
         return [[w * (v - x) ** 2 for v in range(R + 1)] for w, x, R in features]
 
@@ -108,7 +108,7 @@ class Table(Form):
         return [int(v) for v in array]
 
     def plan(self, field: Residues, query: Vector) -> Plan:
-        """Return a server's value for every row, from its share of the tables."""
+        """Return the plan to add up, for every row, the entries of the share that its codes point at."""
         return Plan("table", field, (query,), sizes=tuple(R + 1 for R in self.largest))
 
 
@@ -118,7 +118,7 @@ def fits(largest: Sequence[int], features: Iterable[int], most: int) -> bool:
 
 
 def digit_groups(largest: Sequence[int], most: int, keys: Sequence[int] = ()) -> list[list[int]]:
-    """Return which features one number each can tell, and in every one of them the keys."""
+    """Group the features so that one number can tell the levels of a group; every group begins with the keys."""
     groups: list[list[int]] = []
     for feature in (f for f in range(len(largest)) if f not in keys):
         if groups and fits(largest, [*groups[-1], feature], most):
@@ -129,7 +129,7 @@ def digit_groups(largest: Sequence[int], most: int, keys: Sequence[int] = ()) ->
 
 
 def link_keys(largest: Sequence[int], most: int) -> list[int]:
-    """Return the features to join answers on: those with the most largest, as long as any other fits in beside them."""
+    """Return the features to link answers by: those with the most levels, as long as any other fits beside them."""
     features, keys = range(len(largest)), list[int]()
     if fits(largest, features, most):
         return []

@@ -32,7 +32,7 @@ class Weighted(Stretched):
         return self.point(question) + self.weights(question)
 
     def coefficients(self, field: Residues, query: Vector) -> list[Vector]:
-        """Return -2 Q(1) Q(2) of y and Q(2) of y²."""
+        """Return the coefficients of y and y²: -2 Q(1) Q(2) and Q(2)."""
         x, w = query[: self.d], query[self.d :]
         return [field.mul(field.mul(x, w), -2 % field.q), w]
 

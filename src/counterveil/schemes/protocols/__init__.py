@@ -1,6 +1,6 @@
-"""Protocols: how a reveal is computed, by servers that must not know the question.
+"""Protocols: how servers that must not know the question compute a reveal.
 
-One table holds them all. Each reveal names the one that computes it where none is chosen.
+One table holds them all. Each reveal names the protocol that computes it by default.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The circuit of sealed reveals: add two shares of every cost, then a knock-out tournament for the least.
 
-It is written once, as a script over gates that may send, take or open: a server garbles it, the applicant evaluates it,
-two servers evaluate it on shares, a counter counts it, tests run it in the clear. A wire is an array whose first two
-axes are bits and rows; what stands behind them is for the gates: a label of two words, or words of 64 lanes.
+It is written once, as a script over gates that may send, take or open. A server garbles it, the applicant evaluates it,
+two servers evaluate it on shares, a counter counts its gates, and tests run it in the clear. A wire is an array whose
+first two axes are bits and rows. The other axes belong to the gates: a label of two words, or words of 64 rows each.
 
-For garbled gates rows come in chunks, so that nobody holds all of it. Which gates there are does not depend on the
-chunks, since a pair at level l always covers the same 2^(l+1) slots. Where a level has an odd one out, it goes on
-without a gate, and its place gets a constant 0.
+Rows of garbled gates come in chunks, so that nobody holds the whole circuit. The gates do not depend on the chunks,
+since a pair at level l always covers the same 2^(l+1) slots. If a level has an odd number of nodes, the last one moves
+up without a gate, and its place gets a constant 0 as its next bit.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ...algebra.arrays import Labels
 
 CHUNK_BITS = 12
 CHUNK = 1 << CHUNK_BITS  # rows
-LEVEL_STEPS = 1 << 16  # names of gates that a level of the tournament has
-PASS_STEP = 1 << 15  # of those, where passing on begins
+LEVEL_STEPS = 1 << 16  # numbers reserved for the gates of one level of the tournament
+PASS_STEP = 1 << 15  # where, among those, the gates begin that pass the winner on
 
-Wires = Generator[Any, Any, Labels]  # a script that comes to wires
+Wires = Generator[Any, Any, Labels]  # a script that returns wires
 
 
 class Gates(Protocol):
-    """What a circuit is written over; xor is xor of arrays. `both` may send, take or open.
+    """The gates of a circuit: `invert` is NOT; `both` is AND, and may send, take or open. XOR is the xor of arrays.
 
-    The second factor of `both` may have an axis of length 1 where the first has more: then it multiplies many.
+    An axis of the second factor of `both` may have length 1 where the first has more. Then one factor multiplies many.
     """
 
     def invert(self, a: Labels) -> Labels: ...
@@ -38,14 +38,14 @@ class Gates(Protocol):
 
 
 class Node(NamedTuple):
-    """Those still in the tournament, in order of their slots: bits of their costs and of their places, lowest first."""
+    """The rows still in the tournament, by slot: the bits of their costs and of their places, the lowest bit first."""
 
     cost: Labels
     place: Labels
 
 
-Match = Generator[Any, Any, Node]  # a script that comes to those who are left
-Compare = Callable[[Gates, Labels, Labels, int, int], Wires]  # of a and not b: a script that says whether a > b
+Match = Generator[Any, Any, Node]  # a script that returns the rows that are left
+Compare = Callable[[Gates, Labels, Labels, int, int], Wires]  # a script that is given a and not b, and returns a > b
 
 
 def height(count: int) -> int:
@@ -68,9 +68,10 @@ def chunk(gates: Gates, u: Labels, v: Labels, start: int, count: int) -> Match:
 def rounds(
     gates: Gates, node: Node, low: int, high: int, start: int, count: int, trees_from: int | None = None
 ) -> Match:
-    """Play levels low..high-1 among those who cover the slots from `start` on.
+    """Play levels low..high-1 among the nodes that cover the slots from `start` on.
 
-    From level `trees_from` on a comparison takes fewer rounds and more gates, for gates that open.
+    From level `trees_from` on, comparisons are trees. They take fewer rounds and more gates, which suits gates that
+    open.
     """
     for level in range(low, high):
         compare = _by_ripple if trees_from is None or level < trees_from else _by_tree
@@ -79,14 +80,14 @@ def rounds(
 
 
 def final(gates: Gates, winners: list[Node], count: int) -> Wires:
-    """Let the winners of all chunks meet; return the bits of the slot of the least of all, the lowest first."""
+    """Let the winners of all chunks meet; return the bits of the slot of the least cost, the lowest bit first."""
     met = Node(*(np.concatenate(parts, axis=1) for parts in zip(*winners, strict=True)))
     last = yield from rounds(gates, met, min(height(count), CHUNK_BITS), height(count), 0, count)
     return last.place[:, 0]
 
 
 def add(gates: Gates, u: Labels, v: Labels, start: int) -> Wires:
-    """Return u + v mod 2^k, ripple by ripple: carry' = carry + (u + carry)(v + carry), one AND a bit."""
+    """Return u + v mod 2^k, with one AND for each bit: the next carry is carry + (u + carry)(v + carry)."""
     total = u ^ v
     carry = np.zeros_like(u[:1])
     for i in range(len(u) - 1):
@@ -96,19 +97,19 @@ def add(gates: Gates, u: Labels, v: Labels, start: int) -> Wires:
 
 
 def _round(gates: Gates, node: Node, level: int, first: int, compare: Compare, *, last: bool) -> Match:
-    """Play one level: neighbours meet, the second wins if the first costs more."""
+    """Play one level: neighbours meet, and the second wins if the first costs more."""
     bits, nodes = node.cost.shape[:2]
-    met = nodes // 2 * 2
+    paired = nodes // 2 * 2
     step = (level + 1) * LEVEL_STEPS
-    a, b = node.cost[:, 0:met:2], node.cost[:, 1:met:2]
-    more = np.zeros_like(a[:1])
-    if met:
-        more = yield from compare(gates, a, gates.invert(b), step, first)
+    a, b = node.cost[:, 0:paired:2], node.cost[:, 1:paired:2]
+    dearer = np.zeros_like(a[:1])
+    if paired:
+        dearer = yield from compare(gates, a, gates.invert(b), step, first)
     carried = node.place if last else np.concatenate([node.cost, node.place])
-    winner, second = carried[:, 0:met:2], carried[:, 1:met:2]
-    if met and len(carried):
-        winner = winner ^ (yield from gates.both(winner ^ second, more, step + PASS_STEP, first))
-    winner = np.concatenate([winner, more])
+    winner, second = carried[:, 0:paired:2], carried[:, 1:paired:2]
+    if paired and len(carried):
+        winner = winner ^ (yield from gates.both(winner ^ second, dearer, step + PASS_STEP, first))
+    winner = np.concatenate([winner, dearer])
     if nodes % 2:
         alone = np.concatenate([carried[:, -1:], np.zeros_like(node.cost[:1, -1:])])
         winner = np.concatenate([winner, alone], axis=1)
@@ -137,7 +138,7 @@ def _by_tree(gates: Gates, a: Labels, other: Labels, step: int, first: int) -> W
 
 
 class Counter:
-    """Gates that are only counted: their wires carry nothing."""
+    """Gates that are only counted. Their wires carry nothing."""
 
     def __init__(self) -> None:
         self.ands = 0
@@ -176,7 +177,7 @@ def _ands_between(winners: int, bits: int, count: int) -> int:
 
 
 def done(script: Generator[Any, Any, Any]) -> Any:
-    """Run a script over gates that neither send nor take; return what it comes to."""
+    """Run a script over gates that neither send nor take; return its result."""
     try:
         effect = next(script)
     except StopIteration as end:

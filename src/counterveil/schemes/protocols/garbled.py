@@ -1,11 +1,11 @@
 """Sealed reveals, by a garbled circuit: server 1 makes it, server 2 adds labels, the applicant evaluates it.
 
 The applicant shares the cost additively over Z_2^k, so each server has a share of every row's cost. Server 1 garbles a
-circuit that adds the shares and finds the least. Server 2 sends the labels of its own shares, without a word to server
-1, since all labels come from the common randomness of the ticket. The applicant comes to the slot of the nearest row,
-xor a number that only the servers know, and fetches the record from there. `docs/sealed.md` has the proof.
+circuit that adds the shares and finds the least cost. Server 2 sends the labels of its own shares. It need not talk to
+server 1, since all labels come from the common randomness of the ticket. The applicant learns the slot of the nearest
+row, xor a number that only the servers know, and fetches the record from there. `docs/sealed.md` has the proof.
 
-Security: two different questions on one ticket would give away both labels of a wire. The ledger is part of this.
+Security: two different questions on one ticket would give away both labels of a wire. The ledger must prevent that.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .additive import Additive
 from .circuit import Node, Wires
 from .protocol import Choose, Held, Outcome, Request, Setting, Size
 
-_SKIPPED = 1 << 20  # bytes of locked records that are taken, and forgotten, at a time
-_KEYS, _PADS = 1 << 40, 1 << 41  # steps that no gate has
+_SKIPPED = 1 << 20  # bytes of locked records that are taken, and dropped, at a time
+_KEYS, _PADS = 1 << 40, 1 << 41  # steps of tweaks for keys and pads; no gate has such a step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Garbled(Additive):
-    """Two servers that do not talk, and a form whose shares add up.
+    """Compute a sealed reveal with two servers that do not talk to each other, for a form whose shares add up.
 
-    With `records_inside` the answer brings all records, each locked with the labels of its position: one can be opened,
-    and no other can be fetched.
+    With `records_inside` the answer contains all records, each locked with the labels of its position. The applicant
+    can open one of them, and can fetch no other.
     """
 
     records_inside: bool = False
@@ -57,7 +57,7 @@ class Garbled(Additive):
         return f"{reveal}_record" if self.records_inside else reveal
 
     def question(self, setting: Setting, size: Size) -> Request:
-        """Return labels from both servers; from the first also the gates, the decoding, and locked records."""
+        """Return the sizes: labels from both servers; from the first also gates, decoding bits, and locked records."""
         count, bits = size.rows, setting.field.bits
         labels = count * bits * LABEL
         gates, final = circuit.ands(count, bits)
@@ -66,7 +66,7 @@ class Garbled(Additive):
         return Request(self.symbols(setting.form), setting.field, (first, labels + LABEL), BYTES, streams=True)
 
     def positions(self, count: int) -> int:
-        """Return 2^⌈log2 M⌉; nothing stands at those beyond M."""
+        """Return 2^⌈log2 M⌉. The positions left over by M rows are empty."""
         return 1 << circuit.height(count)
 
     def order(self, setting: Setting, count: int, common: CommonRandomness) -> Order:
@@ -74,22 +74,22 @@ class Garbled(Additive):
         return self._standing(common.order(count), self._blind(count, common))
 
     def apply(self, field: Residues, values: Vector, common: CommonRandomness) -> Vector:
-        """Return the position that the applicant comes to: slot xor r. It is uniform, whatever the costs."""
+        """Return the position that the applicant learns, slot xor r. It is uniform, whatever the costs."""
         slot = np.argmin(values[common.order(len(values))], axis=0)
         return np.asarray(slot ^ common.elements("slot", self.positions(len(values)), 1)[0], dtype=np.int64)
 
     def _blind(self, count: int, common: CommonRandomness) -> int:
-        """Return r. It is uniform, and hides which of equal costs came first."""
+        """Return r. It is uniform, so that the position does not tell which of equal costs came first."""
         return int(common.elements("slot", self.positions(count), 1)[0])
 
     def _standing(self, order: Order, r: int) -> Order:
-        """Put the row of every slot at slot xor r."""
+        """Return which row stands at each position, -1 for none: the row of a slot stands at slot xor r."""
         rows = np.full(self.positions(len(order)), -1, dtype=np.intp)
         rows[np.arange(len(order)) ^ r] = order
         return rows
 
     def serve(self, setting: Setting, seat: int, held: Held) -> Party[None]:
-        """Send, chunk by chunk, the labels of a server's own shares; from the first server, gates behind them."""
+        """Send, chunk by chunk, the labels of the server's own shares; server 1 sends the chunk's gates after them."""
         query = yield Take("applicant", self.symbols(setting.form), setting.field)
         ring, common, count = setting.field, held.common((0, 1)), len(held.rows)
         order = common.order(count)
@@ -116,13 +116,13 @@ class Garbled(Additive):
         if self.records_inside:
             if held.records is None or len(held.records) != count:
                 raise WrongShape("records", got="none, or another number", expected=f"one for each of {count} rows")
-            zero = final ^ (delta & np.negative(blind.astype(np.uint64))[:, None])  # labels of a position's bit being 0
+            zero = final ^ (delta & np.negative(blind.astype(np.uint64))[:, None])  # the labels of bits that are 0
             labels = np.stack([zero, zero ^ delta], axis=1)
             for part in _locked(opener, labels, held.records, self._standing(order, r)):
                 yield _down(part)
 
     def read(self, setting: Setting, question: Question, queries: Vector, size: Size) -> Party[Outcome]:
-        """Evaluate the gates as they come."""
+        """Take labels and gates, and evaluate the gates as they arrive."""
         bits, count = setting.field.bits, size.rows
         gates, winners = _Evaluator(), list[Node]()
         for slots in circuit.chunks(count):
@@ -144,7 +144,7 @@ class Garbled(Additive):
         return Outcome(nothing, (0, 1), position, (_unlocked(opener, final, position, locked),))
 
     def candidates(self, setting: Setting, found: Outcome, choose: Choose) -> list[int]:
-        """Return the one position there is."""
+        """Return the only position that the applicant learns."""
         return [found.position or 0]
 
 
@@ -153,40 +153,40 @@ def _down(symbols: Bytes) -> Send:
 
 
 class _Garbler:
-    """Gates that are made, and sent as they are made."""
+    """Gates that server 1 makes, and sends as soon as they are made."""
 
     def __init__(self, delta: Labels) -> None:
         self._gates = garbling.Garbler(delta)
         self.invert = self._gates.invert
 
     def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires:
-        """Return a and b."""
+        """Return `a AND b`."""
         result, made = self._gates.both(a, b, step, first)
         yield _down(made)
         return result
 
 
 class _Evaluator:
-    """Gates that are taken as they come, and evaluated."""
+    """Gates that the applicant takes, and evaluates as soon as they arrive."""
 
     def __init__(self) -> None:
         self._gates = garbling.Evaluator()
         self.invert = self._gates.invert
 
     def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires:
-        """Return a and b."""
+        """Return `a AND b`."""
         made = yield Take(0, AND * a.shape[0] * a.shape[1], BYTES)
         return self._gates.both(a, b, made, step, first)
 
 
 def _skip(size: int) -> Generator[Any, Any, None]:
-    """Take what is not needed, in parts that are not worth holding."""
+    """Take symbols that are not needed, and drop them, in parts small enough to hold in memory."""
     for start in range(0, size, _SKIPPED):
         yield Take(0, min(_SKIPPED, size - start), BYTES)
 
 
 def _labels(common: Streams, purpose: str, coefficient: int, block: int, *shape: int) -> Labels:
-    """Return fresh labels, the same at every server: a stream for every 4096 rows (rule 4)."""
+    """Return fresh labels, the same at every server, from a stream for every 4096 rows (rule 4)."""
     raw = common.substream(purpose, 0, coefficient, block)(LABEL * int(np.prod(shape)))
     return np.frombuffer(bytearray(raw), dtype="<u8").astype(np.uint64, copy=False).reshape(*shape, 2)
 
@@ -196,9 +196,9 @@ def _packed(bits: int) -> int:
 
 
 def _low_bits(opener: Labels, count: int) -> Bytes:
-    """Return bits that hide the decoding until server 2 has spoken.
+    """Return bits of the opener. They hide the decoding until server 2, which sends the opener, has answered.
 
-    So whoever asks the servers one after the other must settle on both questions before the gates mean anything.
+    So an applicant who asks the servers one after the other must fix both queries before the gates tell anything.
     """
     bits: Labels = opener[0, 0] >> np.arange(count, dtype=np.uint64) & np.uint64(1)
     return bits.astype(np.uint8)
@@ -207,8 +207,8 @@ def _low_bits(opener: Labels, count: int) -> Bytes:
 def _locked(opener: Labels, labels: Labels, records: Records, order: Order) -> Iterator[Bytes]:
     """Lock the record of every position with the labels of that position's bits; zeros where there is none.
 
-    A key for every prefix of bits, from the highest down: H(key of the prefix xor label of the next bit), the first
-    being the opener. Whoever lacks one label lacks every key below it.
+    Every prefix of bits, from the highest bit down, has a key. The empty prefix has the opener. A prefix that is longer
+    by one bit has H(key of the prefix xor label of the bit). Whoever lacks one label lacks every key below it.
     """
     keys = opener
     for i in reversed(range(len(labels))):
@@ -220,7 +220,7 @@ def _locked(opener: Labels, labels: Labels, records: Records, order: Order) -> I
 
 
 def _pads(keys: Labels, first: int, length: int) -> Bytes:
-    """Return so many bytes for each key of the positions from `first` on."""
+    """Return a pad of `length` bytes for each key. The keys are those of the positions from `first` on."""
     blocks = -(-length // LABEL)
     tweaks = garbling.tweaks(_PADS, 1, first * blocks, len(keys) * blocks)[0]
     return flat(garbling.hashed(np.repeat(keys, blocks, axis=0), tweaks)).reshape(len(keys), -1)[:, :length]

@@ -1,4 +1,4 @@
-"""Opened reveals, by shares that are points of polynomials and answers under pads that vanish at 0.
+"""Opened reveals: shares are points of polynomials, and answers are hidden by pads that vanish at 0.
 
 answer_n  = reveal.linear( form.evaluate(rows, query_n) + mu ) + sum_{t=1..D} alpha_n^t * Z'_t
 recovered = interpolate_at_0( answer_n - reveal.linear( terms known to the applicant ) )
@@ -21,27 +21,27 @@ from ..forms import Form, Question
 from ..reveals import Opened, Reveal
 from .protocol import Choose, Held, Outcome, Protocol, Request, Setting, Size
 
-_PART = 1 << 16  # symbols that are padded at a time
+_PART = 1 << 16  # symbols that get their pads at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Padded(Protocol):
-    """Any number of servers, any form; every server sends one field element for every number revealed."""
+    """Compute an opened reveal, for any form and any servers; each sends one symbol for every number revealed."""
 
     name = "padded"
 
     def check(self, setting: Setting) -> None:
-        """Refuse a reveal that is not a linear map, and to correct masked answers."""
+        """Refuse a reveal that is not a linear map, and the correction of masked answers."""
         _linear(setting.reveal)
         if setting.robust and setting.reveal.masked:
             raise NotOffered("robust", got=f"correction of {setting.reveal.name}", expected="a reveal without a mask")
 
     def must_exceed(self, bound: int, reveal: Reveal, servers: int) -> int:
-        """Return the reveal's bound, or the number of servers, each of which needs a point."""
+        """Return the reveal's bound, or the number of servers if that is larger: each needs a point of its own."""
         return max(_linear(reveal).bound(bound), servers)
 
     def arithmetic(self, above: int) -> Field:
-        """Return the field of the smallest prime above that."""
+        """Return the field of the smallest prime above `above`."""
         return Field(smallest_prime_above(above))
 
     def symbols(self, form: Form) -> int:
@@ -73,7 +73,7 @@ class Padded(Protocol):
         values = rows.begin(setting.form.plan(field, query))
         pads = [common.elements("pad", field.q, length, coefficient=t) for t in range(1, setting.degree + 1)]
         answer = reveal.in_order(field, values(), common)  # pads were drawn while the scan ran
-        for start in range(0, length, _PART):  # in place: what is made on the way stays in the cache
+        for start in range(0, length, _PART):  # in parts and in place, so that they stay in the cache
             end = min(start + _PART, length)
             pad = zero_share(field, setting.alphas[seat], [part[start:end] for part in pads])
             shown = reveal.linear(field, answer[start : end + reveal.differences])
@@ -81,7 +81,7 @@ class Padded(Protocol):
         yield Send("applicant", answer[:length], field)
 
     def read(self, setting: Setting, question: Question, queries: Vector, size: Size) -> Party[Outcome]:
-        """Take out what the applicant knows, leave out who lied, and interpolate at 0.
+        """Subtract what the applicant knows, leave out servers that lied, and interpolate at 0.
 
         Paper: `get_d_i(x)`, `get_diff_d_i`, `pcr_ans_reprocess`.
         """
@@ -96,7 +96,7 @@ class Padded(Protocol):
         return Outcome(reconstruct(field, alphas, fitting, setting.degree), kept)
 
     def candidates(self, setting: Setting, found: Outcome, choose: Choose) -> list[int]:
-        """Choose by the costs, as far as they are told."""
+        """Choose positions by the costs, as far as the reveal tells them."""
         return choose(_linear(setting.reveal).relative(setting.field, found.revealed))
 
 

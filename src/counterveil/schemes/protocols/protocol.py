@@ -1,7 +1,7 @@
 """The contract of a protocol: how servers that must not know the question bring an applicant exactly one reveal.
 
-A protocol is a few parties (`engine.party`): what the applicant plays, what each server plays, and, where it needs one,
-a dealer. `requests` says beforehand how much everybody sends; every run is held to it, so sizes tell nothing.
+A protocol says what each party (`engine.party`) plays: the applicant, each server, and, if it needs one, a dealer.
+`requests` says beforehand how much everybody sends. Every run must keep to it, so that sizes tell nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..reveals import Reveal
 Choose = Callable[[Vector], list[int]]  # from costs by position to the positions to fetch
 
 
-class Setting(Shape):
+class Setting(fetch.Setting, Shape):
     """Who takes part, and over what they compute: a `Scheme`, as its protocol sees it."""
 
     @property
@@ -36,12 +36,6 @@ class Setting(Shape):
     def reveal(self) -> Reveal: ...
     @property
     def field(self) -> Residues: ...
-    @property
-    def alphas(self) -> tuple[int, ...]: ...
-    @property
-    def collusion(self) -> int: ...
-    @property
-    def robust(self) -> int: ...
     @property
     def degree(self) -> int: ...
 
@@ -58,16 +52,16 @@ class Request(NamedTuple):
     """How much goes to and from each server in one request, in symbols."""
 
     up: int
-    sent: Residues  # what the symbols that go up are
+    sent: Residues  # the field or ring of the symbols that go up
     down: tuple[int, ...]  # by seat
-    answered: Residues  # what the symbols that come down are
-    streams: bool = False  # whether reading the answer takes the same time whatever it says, so that it can be at once
-    between: int = 0  # bytes that each server sends to each other one
+    answered: Residues  # the field or ring of the symbols that come down
+    streams: bool = False  # whether the answer may be read as it arrives: that takes the same time whatever it says
+    between: int = 0  # bytes that each server sends to each other server
     dealt: tuple[int, ...] = ()  # bytes of one-time randomness that each server gets, by seat
-    dealer: Role = "applicant"  # who deals them
+    dealer: Role = "applicant"  # the role that deals them
 
     def traffic(self) -> dict[tuple[Role, Role], int]:
-        """Return how many symbols go from whom to whom, where any do."""
+        """Return how many symbols each role sends to each other role; pairs that exchange none are left out."""
         sizes: Counter[tuple[Role, Role]] = Counter()
         for seat, down in enumerate(self.down):
             sizes[seat, "applicant"] += down
@@ -89,21 +83,21 @@ class Held(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the answers to a question come to."""
+    """The result of the answers to a question."""
 
     revealed: Vector
     honest: tuple[int, ...]  # seats of the servers whose answers fit together
-    position: int | None = None  # where the nearest row stands, if the protocol tells that and no costs
-    records: tuple[bytes, ...] = ()  # where the answers bring them
+    position: int | None = None  # of the nearest row, if the protocol tells it instead of costs
+    records: tuple[bytes, ...] = ()  # the records, if the answers contain them
 
     @property
     def record(self) -> bytes | None:
-        """The first record that the answers bring."""
+        """The first record that the answers contain, if any."""
         return self.records[0] if self.records else None
 
 
 class Seen(NamedTuple):
-    """All that the applicant has at the end."""
+    """Everything that the applicant has at the end."""
 
     revealed: Vector
     positions: tuple[int, ...]  # of the records; none where none is told, or where the answers contradict each other
@@ -127,7 +121,7 @@ class Protocol(ABC):
         return True
 
     def names(self, reveal: str) -> str:
-        """Return the name of a reveal under this protocol, as terms have it."""
+        """Return the name that terms give a reveal under this protocol."""
         return reveal
 
     @property
@@ -152,7 +146,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def arithmetic(self, above: int) -> Residues:
-        """Return the smallest arithmetic whose q exceeds that (rule 5)."""
+        """Return the smallest field or ring whose q exceeds `above` (rule 5)."""
 
     @abstractmethod
     def symbols(self, form: Form) -> int:
@@ -180,7 +174,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def order(self, setting: Setting, count: int, common: CommonRandomness) -> Order | None:
-        """Return which row stands at each position, -1 for none; None where they stand as they are."""
+        """Return which row stands at each position, -1 for none; None if all rows stand in their own order."""
 
     @abstractmethod
     def query(self, setting: Setting, question: Question, draw: Randomness) -> Vector:
@@ -191,7 +185,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def read(self, setting: Setting, question: Question, queries: Vector, size: Size) -> Party[Outcome]:
-        """Take the answers to a question, and return what they come to."""
+        """Take the answers to a question, and return their outcome."""
 
     @abstractmethod
     def candidates(self, setting: Setting, found: Outcome, choose: Choose) -> list[int]:
@@ -201,7 +195,8 @@ class Protocol(ABC):
         """Play the applicant: one question to all servers, then the records, if they are fetched.
 
         All that depends on the question is computed before the first message, or between the last answer to the
-        question and the first record request. What cannot be true is asked on, for records at random (rule 10).
+        question and the first record request. If the answers cannot be true, records at random positions are
+        fetched instead (rule 10).
         """
         queries = self.query(setting, question, draw)
         for seat, query in enumerate(queries):
@@ -221,7 +216,7 @@ class Protocol(ABC):
     def _wanted(
         self, setting: Setting, found: Outcome, size: Size, draw: Randomness, choose: Choose
     ) -> tuple[list[int], list[int]]:
-        """Return the positions to fetch, none if the answers contradict each other; and as many at random."""
+        """Return the positions to fetch, none if the answers cannot be true; and as many random positions."""
         chosen = self.candidates(setting, found, choose)
         at_random = [int(p) for p in draw.elements(self.positions(size.rows), size.k)]
         plausible = setting.reveal.plausible(setting.field, found.revealed, setting.form.bound)

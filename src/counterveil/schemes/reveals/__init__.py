@@ -32,7 +32,7 @@ def make_reveal(
     d_min: int = defaults.D_MIN,
     expansion: int = defaults.EXPANSION,
 ) -> Reveal:
-    """Build the reveal of that name; one that always shuffles does so whatever is said."""
+    """Build the reveal of that name. A reveal that always shuffles ignores `shuffle`."""
     if name not in REVEALS:
         raise UnknownName("reveal", got=name, expected=f"one of {', '.join(REVEALS)}")
     known = REVEALS[name]

@@ -1,4 +1,4 @@
-"""Costs laid open: themselves, or consecutive differences, with or without a mask, with or without a secret order."""
+"""Opened reveals show costs or consecutive differences, with or without a mask, in a secret order or not."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Opened(Reveal):
         return count - 1 if self.differences else count
 
     def capacity(self, field: Residues, count: int) -> float:
-        """Return the bits that so many elements hold (rule 5)."""
+        """Return the bits that the revealed elements hold (rule 5)."""
         return self.length(count) * math.log2(field.q)
 
     def rebuilt_after(self, form: Form, field: Residues) -> int | None:
-        """Return what a cheat needs, who makes costs as large as the field holds. Larger ones outdo a mask."""
+        """Return how many tickets a cheat needs. Their costs are as large as the field holds, which outdoes a mask."""
         room = ((field.q - 1) // (2 if self.differences else 1) + 1) // self.expansion - self.d_min
         noise = (2 if self.differences else 1) * self.expansion * self.d_min if self.masked else 1
         return form.rebuilt_after(room, noise=noise, shuffled=self.shuffle)
@@ -60,7 +60,7 @@ class Opened(Reveal):
         return field.sub(values[:-1], values[1:]) if self.differences else values
 
     def constant(self, field: Residues, value: int) -> int:
-        """Return what becomes of a term that is the same for every row: its multiple, or nothing in differences."""
+        """Return what a term that is the same for every row becomes: its multiple, or 0 in differences."""
         return 0 if self.differences else self.expansion * value % field.q
 
     def apply(self, field: Residues, values: Vector, common: CommonRandomness) -> Vector:
@@ -77,7 +77,7 @@ class Opened(Reveal):
         return values
 
     def relative(self, field: Residues, revealed: Vector) -> Vector:
-        """Return, by position, the (masked) costs that the applicant can tell, up to one common shift.
+        """Return, by position, the costs (masked ones, if there is a mask) up to one common shift.
 
         Paper: line 4 of `alg_difference_distance`, for all i at once: d_1 - d_(i+1) is a sum of differences.
         """
@@ -86,21 +86,21 @@ class Opened(Reveal):
         return np.concatenate([[0], -np.cumsum(field.signed(revealed))])
 
     def nearest(self, field: Residues, revealed: Vector) -> int:
-        """Return the position of the least cost; of equal ones the first (rule 7: all are right answers).
+        """Return the position of the least cost; of equal costs the first (rule 7: all are right answers).
 
         Paper: `alg_difference_distance` keeps the last.
         """
         return int(np.argmin(self.relative(field, revealed)))
 
     def plausible(self, field: Residues, revealed: Vector, bound: int) -> bool:
-        """Say whether no cost is beyond the largest there is."""
+        """Say whether every cost is at most the largest possible one."""
         relative = self.relative(field, revealed)
         largest = self.expansion * (bound + self.d_min) - 1
         return int(relative.max() - min(0, int(relative.min()))) <= largest
 
     def fits(self, field: Residues, revealed: Vector, positions: Sequence[int], paid: Vector) -> bool:
-        """Say whether the records cost what was revealed, but for the mask; differences tell costs up to a shift."""
-        over = self.relative(field, revealed)[list(positions)] - self.expansion * paid
-        over = over - over[0] if self.differences else over
+        """Say whether the records cost what was revealed, apart from the mask and, for differences, a common shift."""
+        excess = self.relative(field, revealed)[list(positions)] - self.expansion * paid
+        excess = excess - excess[0] if self.differences else excess
         mask = self.expansion * self.d_min - 1
-        return bool((over >= (-mask if self.differences else 0)).all() and (over <= mask).all())
+        return bool((excess >= (-mask if self.differences else 0)).all() and (excess <= mask).all())

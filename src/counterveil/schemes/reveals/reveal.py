@@ -1,7 +1,7 @@
-"""The contract of a reveal: what the applicant gets to see of the rows' costs, as if somebody trusted computed it.
+"""The contract of a reveal: what the applicant gets to see of the rows' costs, as if a trusted party computed it.
 
-A reveal has no messages: which messages bring the applicant exactly this, and nothing else, is a protocol's business
-(`protocols/`).
+A reveal has no messages. A protocol (`protocols/`) says which messages bring the applicant exactly this, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Reveal(ABC):
     """
 
     name: str
-    shuffle: bool = defaults.SHUFFLE_BARE  # rows stand in an order of this ticket alone
+    shuffle: bool = defaults.SHUFFLE_BARE  # rows stand in a secret order, a new one for every ticket
     d_min: int = defaults.D_MIN  # the mask is uniform on {0..expansion*d_min - 1}
     expansion: int = defaults.EXPANSION  # s: costs are multiplied by it before masking (rule 9)
 
-    protocol: ClassVar[str]  # the protocol that computes it, where none is chosen
+    protocol: ClassVar[str]  # the protocol that computes it by default
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shuffle", checks.flag("shuffle", self.shuffle))
@@ -40,7 +40,7 @@ class Reveal(ABC):
 
     @property
     def differences(self) -> bool:
-        """Whether costs are told up to one common shift."""
+        """Whether costs are revealed only up to one common shift."""
         return False
 
     @property
@@ -55,12 +55,12 @@ class Reveal(ABC):
 
     @property
     def most_records(self) -> int | None:
-        """The most records that a question may get, if there is a limit."""
+        """The most records that a question may get; None for no limit."""
         return None if self.exact else 1
 
     @abstractmethod
     def apply(self, field: Residues, values: Vector, common: CommonRandomness) -> Vector:
-        """Return what is revealed of the costs; of several databases at once, in the columns of (M, any)."""
+        """Return what is revealed of the costs, an (M,) vector, or (M, n) for n databases, one in each column."""
 
     @abstractmethod
     def length(self, count: int) -> int:
@@ -72,11 +72,11 @@ class Reveal(ABC):
 
     @abstractmethod
     def capacity(self, field: Residues, count: int) -> float:
-        """Return how many bits of the rows a question can reveal at the most, however it was made up."""
+        """Return the most bits about the rows that one question can reveal, however it was made up."""
 
     @abstractmethod
     def rebuilt_after(self, form: Form, field: Residues) -> int | None:
-        """Return how many tickets rebuild the rows by the attacks we know; None where no attack does.
+        """Return how many tickets rebuild the rows by the attacks we know; None if no attack does.
 
         `research.attacks` has the attacks, and tests compare this number with them.
         """
@@ -87,4 +87,4 @@ class Reveal(ABC):
 
     @abstractmethod
     def fits(self, field: Residues, revealed: Vector, positions: Sequence[int], paid: Vector) -> bool:
-        """Say whether records that cost so much can stand at these positions of what was revealed."""
+        """Say whether records that cost `paid` can stand at these positions, given what was revealed."""

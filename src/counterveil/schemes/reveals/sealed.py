@@ -1,4 +1,4 @@
-"""Nothing of any cost: the applicant gets the nearest row, and learns only that no row is nearer."""
+"""Sealed reveals show no cost: the applicant gets the nearest row, and learns only that no row is nearer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .reveal import Reveal
 
 @dataclass(frozen=True, kw_only=True)
 class Sealed(Reveal):
-    """The nearest row, and nothing of the costs. No order of the rows is told either, so it counts as shuffled."""
+    """The nearest row, and nothing about the costs. The rows' order is not told either, so it counts as shuffled."""
 
     shuffle: bool = True
 
@@ -34,7 +34,7 @@ class Sealed(Reveal):
         return f"of the costs of all {count:,} rows nothing"
 
     def apply(self, field: Residues, values: Vector, common: CommonRandomness) -> Vector:
-        """Return no numbers, of one database or of several in columns."""
+        """Return no numbers, for one database or for several in columns."""
         return np.zeros((0, *values.shape[1:]), dtype=np.int64)
 
     def length(self, count: int) -> int:

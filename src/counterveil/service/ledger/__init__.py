@@ -1,4 +1,4 @@
-"""Which tickets were used, and for what. `contract` has the rules, `sqlite` a file that lasts, `memory` one process."""
+"""Ledgers say which tickets were used. `contract` has the rules, `sqlite` keeps them in a file, `memory` in memory."""
 
 from .contract import (
     GRACE,

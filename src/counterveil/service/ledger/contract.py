@@ -1,15 +1,15 @@
-"""What every ledger does. One table says which entry may follow which; all implementations ask it.
+"""The contract of a ledger. One table says which state may follow which; all implementations use it.
 
-An entry has a key: the ticket, the run (the servers that work on the question together; empty where they do not talk
-to each other), the request (0 is the question, 1..k are records) and the attempt. It is in one of four states:
+An entry has a key: the ticket, the run (the servers that work on the question together; empty if they do not talk to
+each other), the request (0 is the question, 1..k are records) and the attempt. It is in one of four states:
 
-    spent      The request was answered, or is about to be. The very same request may be answered again.
+    spent      The request was answered, or is about to be. An identical request may be answered again.
     running    An attempt of servers that talk to each other began. It is never begun again.
     held       The attempt is complete and its reply is stored. This is a promise: a server that has told its peer so
                leaves this state only after the peer has durably given up.
-    given up   The attempt gave nothing and never will. The next one may begin.
+    given up   The attempt gave no reply and never will. The next attempt may begin.
 
-`docs/ledger.md` shows the table. A test searches all that two servers can do with it.
+`docs/ledger.md` shows the table. A test searches everything that two servers can do with it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ...errors import Refused
 
 State = Literal["spent", "running", "held", "given up"]
 
-MOST_SERVED = 64  # times that the very same request is answered
+MOST_SERVED = 64  # times that an identical request is answered
 MOST_ATTEMPTS = 16  # attempts at one request
-GRACE = 600  # seconds after a ticket's expiry in which an attempt that began before may be completed and collected
-PURGE_EVERY = 60.0  # seconds
+GRACE = 600  # seconds after a ticket's expiry; an attempt that began before may be completed and collected until then
+PURGE_EVERY = 60.0  # seconds between two removals of expired entries
 
 
 class Key(NamedTuple):
@@ -37,10 +37,11 @@ class Key(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A state that a server wants a key to be in.
+    """A state that a server wants a key to have.
 
-    `proof` and `holder` are hashes: `proof` says which request this is, `holder` who sends it (rule 13). An attempt's
-    reply is collected without its long input, so the proof of an attempt must not cover that input.
+    `proof` and `holder` are hashes. `proof` says which request this is, `holder` who sends it (rule 13). An applicant
+    collects the reply of an attempt without sending its long input again, so the proof of an attempt must not cover
+    that input.
     """
 
     key: Key
@@ -49,11 +50,11 @@ class Entry(NamedTuple):
     expires: int  # when the ticket expires
     reply: bytes = b""  # to be stored with "held"
     holder: bytes = b""
-    peer: State | None = None  # what the peer says that its own ledger holds, durably
+    peer: State | None = None  # the state that the peer says its own ledger durably has
 
 
 class Standing(NamedTuple):
-    """What a key stands at: whether that is new, and the reply that is stored."""
+    """The state of a key, whether this entry changed it, and the stored reply."""
 
     new: bool
     state: State
@@ -61,7 +62,7 @@ class Standing(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a ledger keeps under a key. `served` is 0 where an attempt was given up that never began."""
+    """What a ledger keeps under a key. `served` is 0 if the attempt was given up before it began."""
 
     state: State
     proof: bytes
@@ -72,7 +73,7 @@ class Row(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a ledger must write, and what it then says."""
+    """The row that a ledger must write, and what `perform` then returns."""
 
     row: Row
     question: bool  # whether the ticket is used for the first time
@@ -85,31 +86,31 @@ class AnyLedger(Protocol):
     instance: bytes
 
     def perform(self, entry: Entry) -> Standing:
-        """Enter what the table allows, or refuse. It is durable on return, as far as this ledger can be."""
+        """Enter a state if the table allows it, or refuse. The entry is durable on return, if this ledger can be."""
 
     def state(self, key: Key) -> State | None:
-        """Return the state that a key is in, to tell it to the peer."""
+        """Return the state of a key, to tell it to the peer."""
 
     def purge(self) -> None:
-        """Forget what has expired, and refuse it for ever: the watermark never falls."""
+        """Remove expired entries. The watermark keeps their tickets refused for ever, since it never falls."""
 
     def counts(self) -> dict[State, int]:
-        """Return how many entries are held in each state; waits for nobody."""
+        """Return how many entries are in each state, without waiting for a lock."""
 
     def count(self) -> int:
-        """Return how many entries are held; waits for nobody."""
+        """Return how many entries there are, without waiting for a lock."""
 
     def questions(self) -> int:
-        """Return how many tickets were ever used; waits for nobody."""
+        """Return how many tickets were ever used, without waiting for a lock."""
 
     def check(self) -> None:
-        """Refuse unless the ledger can be written now, and the clock is not behind it."""
+        """Refuse unless the ledger can be written now, and the clock is not behind its watermark."""
 
     def close(self) -> None:
-        """Refuse whatever comes from now on."""
+        """Close the ledger: it refuses every entry from now on."""
 
 
-TABLE: dict[tuple[State | None, State], str] = {  # (the state held, the state wanted): a step of `_next`, or a refusal
+TABLE: dict[tuple[State | None, State], str] = {  # (current state, wanted state): a step of `_next`, or a refusal
     (None, "spent"): "enter",
     (None, "running"): "enter",
     (None, "held"): "attempt_over",
@@ -142,26 +143,26 @@ REFUSALS = {
 
 
 def decide(rows: Mapping[Key, Row], entry: Entry, now: float) -> Decision:
-    """Apply the table to an entry; `rows` are all of its ticket, `now` is the clock or the watermark, the later."""
-    held, begins = rows.get(entry.key), entry.state in ("spent", "running")
+    """Apply the table to an entry. `rows` are all rows of its ticket; `now` is the later of clock and watermark."""
+    current, begins = rows.get(entry.key), entry.state in ("spent", "running")
     if entry.expires + (0 if begins else GRACE) <= now:
         raise Refused("ticket_expired", "the ticket has expired")
     if entry.key.request and begins:
         _check_question(rows, entry)
-    step = TABLE[held.state if held else None, entry.state]
+    step = TABLE[current.state if current else None, entry.state]
     if step in REFUSALS:
         raise _refused(step)
-    if held is None or step == "enter":
+    if current is None or step == "enter":
         _check_place(rows, entry.key)
         row = _first(rows, entry) if step == "enter" else Row("given up", b"", entry.expires, b"", b"", 0)
     else:
-        row = _next(step, held, entry)
+        row = _next(step, current, entry)
     question = begins and not any(each.served for each in rows.values())
-    return Decision(row, question, Standing(held is None or held.state != row.state, row.state, row.reply))
+    return Decision(row, question, Standing(current is None or current.state != row.state, row.state, row.reply))
 
 
 def _check_question(rows: Mapping[Key, Row], entry: Entry) -> None:
-    """Refuse a record before the question of its run was answered, and to anybody but the one who asked it."""
+    """Refuse a record before the question of its run was answered, and a record that somebody else asked for."""
     run = entry.key.run
     asked = [row for key, row in rows.items() if (key.run, key.request) == (run, 0) and row.state in ("spent", "held")]
     if not asked:
@@ -171,7 +172,7 @@ def _check_question(rows: Mapping[Key, Row], entry: Entry) -> None:
 
 
 def _check_place(rows: Mapping[Key, Row], key: Key) -> None:
-    """Refuse an attempt beyond the last, and a ticket used both by servers that talk and by servers that do not."""
+    """Refuse an attempt with too high a number, and one ticket both with a run and without one."""
     if not 0 <= key.attempt < MOST_ATTEMPTS:
         raise Refused("too_often", f"a request has at most {MOST_ATTEMPTS} attempts")
     if any(bool(other.run) != bool(key.run) for other in rows):
@@ -179,7 +180,7 @@ def _check_place(rows: Mapping[Key, Row], key: Key) -> None:
 
 
 def _first(rows: Mapping[Key, Row], entry: Entry) -> Row:
-    """Return the row of an attempt that begins: the one before was given up here, and so was any other."""
+    """Return the row of an attempt that begins; refuse it unless all attempts before it were given up here."""
     key = entry.key
     attempts = {k.attempt: row.state for k, row in rows.items() if (k.run, k.request) == (key.run, key.request)}
     if set(attempts.values()) - {"given up"} or (key.attempt and key.attempt - 1 not in attempts):
@@ -187,21 +188,21 @@ def _first(rows: Mapping[Key, Row], entry: Entry) -> Row:
     return Row(entry.state, entry.proof, entry.expires, entry.holder, b"", 1)
 
 
-def _next(step: str, held: Row, entry: Entry) -> Row:
-    """Return the row that takes the place of the one that is held."""
-    if step in ("serve again", "hold", "collect") and held.proof != entry.proof:
+def _next(step: str, current: Row, entry: Entry) -> Row:
+    """Return the row that replaces the current one."""
+    if step in ("serve again", "hold", "collect") and current.proof != entry.proof:
         raise _refused("ticket_used")
     if step == "serve again":
-        if held.served >= MOST_SERVED:
+        if current.served >= MOST_SERVED:
             raise Refused("too_often", "this request was sent again too often")
-        return held._replace(served=held.served + 1)
+        return current._replace(served=current.served + 1)
     if step == "hold":
-        return held._replace(state="held", reply=entry.reply)
+        return current._replace(state="held", reply=entry.reply)
     if step == "follow the peer" and entry.peer != "given up":
         raise _refused("attempt_held")
     if step in ("give up", "follow the peer"):
-        return held._replace(state="given up", reply=b"")
-    return held  # collect, stay
+        return current._replace(state="given up", reply=b"")
+    return current  # the steps "collect" and "stay"
 
 
 def _refused(code: str) -> Refused:
@@ -209,11 +210,11 @@ def _refused(code: str) -> Refused:
 
 
 def unwritable() -> Refused:
-    """Return the refusal of a ledger that can enter nothing now."""
+    """Return the refusal for a ledger that cannot be written now."""
     return Refused("not_ready", "the ledger cannot be written")
 
 
 def check_clock(watermark: int, now: float) -> None:
-    """Refuse a clock that is behind the watermark."""
+    """Refuse if the clock is behind the watermark."""
     if watermark > now + PURGE_EVERY:
         raise Refused("not_ready", "the clock is behind the ledger's watermark: one of them is wrong")

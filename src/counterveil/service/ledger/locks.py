@@ -1,4 +1,4 @@
-"""A lock that the processes of one ledger share, so that no other ledger serves in its place on this machine."""
+"""A lock that the processes of one ledger share, so that no second ledger is used for the same server and key."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from ...errors import InvalidLedger
 
 try:
     import fcntl
-except ImportError:  # no Unix: no lock
+except ImportError:  # not Unix, so there is no lock
     fcntl = None  # type: ignore[assignment]
 
 AVAILABLE = fcntl is not None
-_PATIENCE = 30.0  # seconds that one waits for others which are just opening the ledger
-_GRACE = 0.5  # seconds for a ledger that is just being closed to let go of the lock
+_PATIENCE = 30.0  # seconds to wait while another process opens the same ledger
+_GRACE = 0.5  # seconds to wait while another ledger is closed and releases the lock
 
 
 class Lock:
-    """A lock that the processes of one ledger share, so that no other ledger serves for the same server and key.
+    """A lock that the processes of one ledger share, so that no second ledger is used for the same server and key.
 
-    A file in a folder of the user's own says which ledger it is: its place, its instance, its path. It is written by
-    one that holds the lock alone, and nobody writes it while others share it. Flock may let go between the one and the
-    other, so whoever shares it reads it again. The lock goes with the process, however that ends.
+    The lock file is in a folder that only this user can use. It names the ledger: its place, its instance, its path. A
+    process writes the file only while it has the lock alone. It then turns the exclusive lock into a shared one, and
+    flock may release it for a moment in between, so the process reads the file again afterwards. The operating system
+    releases the lock when the process ends, however it ends.
     """
 
     def __init__(self, key_id: bytes, server: int, path: Path, place: tuple[int, int]) -> None:
-        """Hold the lock, alone or with others of this ledger; or keep what other ledger has it."""
+        """Take the lock, alone or shared with processes of this ledger; or note that another ledger has it."""
         self._path, self._place, self._server = path, "{}:{}".format(*place), server
         name = _private_folder() / hashlib.sha256(delimited([key_id, server])).hexdigest()
         self._file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -47,7 +48,7 @@ class Lock:
                 last = until
             if time.monotonic() > last:
                 self._others = True
-                if self._read()[2] == str(path):  # its log is in use: even to open this file would do harm
+                if self._read()[2] == str(path):  # the log at this path is in use: opening the file would harm it
                     raise self._refusal("another file, which was there before and is in use")
                 return
             time.sleep(0.01)
@@ -66,9 +67,9 @@ class Lock:
 
     def refuse_others(self, instance: bytes) -> None:
         """Refuse this ledger if another has the lock."""
-        _, held, path = self._read()
+        _, other, path = self._read()
         if self._others:
-            what = "a copy of a ledger" if held == instance.hex() else "another ledger than the one"
+            what = "a copy of a ledger" if other == instance.hex() else "another ledger than the one"
             raise self._refusal(f"{what} in use, {path}")
 
     def share(self, instance: bytes) -> None:
@@ -82,7 +83,7 @@ class Lock:
         self.refuse_others(instance)
 
     def is_last(self) -> bool:
-        """Let go of the lock, and say whether nobody else shares it. Of several who leave at once, one is the last."""
+        """Release the lock and say whether nobody else shares it. If several leave at once, one of them is the last."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
         return not self._others and self._try(fcntl.LOCK_EX)
 
@@ -92,7 +93,7 @@ class Lock:
 
 
 def _private_folder() -> Path:
-    """Return the folder for locks: the same for all of the user's processes, and nobody else's."""
+    """Return the folder for locks: the same for all processes of this user, and closed to other users."""
     shared = Path("/dev/shm")  # noqa: S108 - a systemd unit often has a /tmp of its own; checked below
     base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
     folder = base / f"counterveil-{os.getuid()}"
@@ -104,7 +105,7 @@ def _private_folder() -> Path:
 
 
 def place_of(path: Path) -> tuple[int, int]:
-    """Return what tells a file from every other file of this machine."""
+    """Return the device and the inode of a file, which no other file of this machine has; zeros if it is missing."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A ledger in memory, for servers that live and end with one process."""
+"""A ledger in memory, for servers in a single process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .contract import GRACE, PURGE_EVERY, Entry, Key, Row, Standing, State, chec
 
 
 class MemoryLedger:
-    """A ledger that threads may share and that nothing outlives: what was used is forgotten when the process ends."""
+    """A ledger that threads may share. It is lost when the process ends, and with it which tickets were used."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self.instance = new_id()
@@ -23,7 +23,7 @@ class MemoryLedger:
         self.purge()
 
     def perform(self, entry: Entry) -> Standing:
-        """Enter what the table allows, or refuse."""
+        """Enter a state if the table allows it, or refuse."""
         with self._lock:
             if self._closed:
                 raise unwritable()
@@ -36,7 +36,7 @@ class MemoryLedger:
             return standing
 
     def state(self, key: Key) -> State | None:
-        """Return the state that a key is in, to tell it to the peer."""
+        """Return the state of a key, to tell it to the peer."""
         with self._lock:
             if self._closed:
                 raise unwritable()
@@ -44,7 +44,7 @@ class MemoryLedger:
         return row.state if row else None
 
     def purge(self) -> None:
-        """Forget what has expired, and refuse it for ever: the watermark never falls."""
+        """Remove expired entries. The watermark keeps their tickets refused for ever, since it never falls."""
         with self._lock:
             self._purged = self._clock()
             self._watermark = max(self._watermark, int(self._purged))
@@ -59,13 +59,13 @@ class MemoryLedger:
         return row.expires + (0 if row.state == "spent" else GRACE) > self._watermark
 
     def counts(self) -> dict[State, int]:
-        """Return how many entries are held in each state."""
+        """Return how many entries are in each state."""
         with self._lock:
             states = [row.state for rows in self._tickets.values() for row in rows.values()]
         return {state: states.count(state) for state in get_args(State)}
 
     def count(self) -> int:
-        """Return how many entries are held."""
+        """Return how many entries there are."""
         return sum(self.counts().values())
 
     def questions(self) -> int:
@@ -73,11 +73,11 @@ class MemoryLedger:
         return self._questions
 
     def check(self) -> None:
-        """Refuse unless the ledger is open, and the clock is not behind it."""
+        """Refuse unless the ledger is open, and the clock is not behind its watermark."""
         if self._closed:
             raise unwritable()
         check_clock(self._watermark, self._clock())
 
     def close(self) -> None:
-        """Refuse whatever comes from now on."""
+        """Close the ledger: it refuses every entry from now on."""
         self._closed = True

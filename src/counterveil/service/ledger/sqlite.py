@@ -1,15 +1,16 @@
-"""A ledger in an SQLite file: durable before an answer leaves, one file for each server's number.
+"""A ledger in an SQLite file. An entry is on disk before the answer leaves. Each server's number has its own file.
 
-The ledger is part of the cryptography: two different questions on one ticket would share their pads. A used ticket
-is kept until it expires; then the watermark keeps it used for ever, whatever the clock says. See docs/ledger.md.
+The ledger is part of the cryptography: two different questions with one ticket would share their pads. A used ticket
+is kept until it expires. After that the watermark keeps it refused for ever, whatever the clock says. See
+docs/ledger.md. The file has these tables:
 
-    about:  the format, the server's number, the ledger's instance id, the watermark, how many questions there were,
-            how many writes: it changes with every one, so it is in every write-ahead log
-    spent:  (SHA-256 of the ticket's id, request) -> SHA-256 of the request's bytes, expiry, how often it was served
-    attempts: all other entries: those of servers that talk to each other, attempt by attempt
-    keys:   the ids of the common keys it was opened under, and whether they are refused: those of a backup are
-    origin: the instance id again, which never changes. It is in no log. So a log that another file left here is
-            noticed, by another id in `about`: SQLite itself would mix the two
+    about:  the format, the server's number, the ledger's instance id, the watermark, the number of questions, and the
+            number of writes. Every write changes it, so every write-ahead log has a copy of it
+    spent:  (SHA-256 of the ticket's id, request) -> SHA-256 of the request's bytes, expiry, how often served, who asked
+    attempts: all other entries: those of servers that talk to each other, one for each attempt
+    keys:   the ids of the common keys that the ledger was used with, and whether it refuses them, as a backup does
+    origin: the instance id once more. It never changes, so no log has a copy of it. SQLite would apply a log that
+            another ledger left here; then `about` and `origin` have different ids, and the file is refused
 
 Versions that knew no attempts wrote format 2. A file stays at format 2 until its first attempt is entered, so those
 versions can still open it. From then on it is format 3, and they refuse it: they would not know the attempts.
@@ -37,8 +38,8 @@ KEY_ID_BYTES = 16
 
 _FORMAT, _WITH_ATTEMPTS = 2, 3
 _PATIENCE = 30.0  # seconds that one process waits for another's transaction
-_LAST_WAIT = 2.0  # seconds that one which closes waits for the others
-_PROBE = 1 << 16  # bytes that a disk must still take
+_LAST_WAIT = 2.0  # seconds that a process which closes the ledger waits for the others
+_PROBE = 1 << 16  # bytes that must still fit on the disk
 
 _CREATE = """
 CREATE TABLE about (
@@ -100,17 +101,17 @@ class Ledger:
         new: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the ledger of a server under the common key of that id; `new` makes it, where there is none.
+        """Open the ledger of a server for the common key with this id; with `new`, make it.
 
-        `owner` is the server's own public key: whatever the common key, it has one ledger at a time.
+        `owner` is the server's own public key. A server has one ledger at a time, whatever the common key.
         """
         if len(key_id) not in (0, KEY_ID_BYTES):
             raise WrongType("key id", got=f"{len(key_id)} bytes", expected=f"{KEY_ID_BYTES}, or none")
-        self.path = Path(os.path.realpath(path))  # SQLite's log goes by the path: one file, one path
+        self.path = Path(os.path.realpath(path))  # SQLite names the log after the path, so a file must have one path
         self._clock, self._lock = clock, threading.Lock()
         self._database: sqlite3.Connection | None = None
         self._locks: list[Lock] = []
-        self._is_open = False  # or the file is not ours to write
+        self._is_open = False  # until then `close` writes nothing to the file
         self._purged = 0.0
         if not new and not self.path.is_file():
             raise InvalidLedger(str(path), got="no ledger", expected="the one it had; --new-ledger makes one")
@@ -133,7 +134,7 @@ class Ledger:
         if AVAILABLE:
             for name in filter(None, (key_id, owner)):
                 self._locks.append(Lock(name, server, self.path, self._place))
-        alone = bool(self._locks) and self._locks[0].alone  # nobody else opens or closes it now
+        alone = bool(self._locks) and self._locks[0].alone  # no other process opens or closes it now
         log = self.path.with_name(f"{self.path.name}-wal").exists()
         self._database = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         self._run("PRAGMA journal_mode = WAL")
@@ -142,7 +143,7 @@ class Ledger:
             if new:
                 self._create(server)
             self._admit(server, key_id)
-            for statement in _CREATE_ATTEMPTS.split(";"):  # a file of format 2 may not have them
+            for statement in _CREATE_ATTEMPTS.split(";"):  # a file of format 2 may lack this table
                 self._run(statement)
             for lock in self._locks:
                 lock.refuse_others(self.instance)
@@ -172,7 +173,7 @@ class Ledger:
         self._run("INSERT INTO origin VALUES (?)", instance)
 
     def _admit(self, server: int, key_id: bytes) -> None:
-        """Refuse a ledger of another format or server, one with another's log, and a backup under an old key."""
+        """Refuse a ledger of another format or server, one with another ledger's log, and a backup with an old key."""
         _check_format(self.path, self._run("SELECT format FROM about"))
         ((number, self.instance, origin),) = self._run(
             "SELECT server, about.instance, origin.instance FROM about, origin"
@@ -216,7 +217,7 @@ class Ledger:
                 raise
 
     def perform(self, entry: Entry) -> Standing:
-        """Enter what the table allows, durably, or refuse."""
+        """Enter a state, durably, if the table allows it, or refuse."""
         try:
             if self._clock() - self._purged > PURGE_EVERY:
                 self.purge()
@@ -242,7 +243,7 @@ class Ledger:
         return {Key(ticket, _servers(run), request, attempt): Row(*row) for run, request, attempt, *row in found}
 
     def _write(self, key: Key, row: Row) -> int:
-        """Write a row; return the format that a file with it has."""
+        """Write a row; return the format that the file must have to hold it."""
         ticket = hashlib.sha256(key.ticket).digest()
         if row.state == "spent" and not key.run and not key.attempt:
             self._run(_SPEND, ticket, key.request, row.proof, row.expires, row.served, row.holder)
@@ -251,7 +252,7 @@ class Ledger:
         return _WITH_ATTEMPTS
 
     def state(self, key: Key) -> State | None:
-        """Return the state that a key is in, to tell it to the peer."""
+        """Return the state of a key, to tell it to the peer."""
         try:
             with self._transaction():
                 self._watermark()
@@ -267,7 +268,7 @@ class Ledger:
         return int(watermark)
 
     def purge(self) -> None:
-        """Forget what has expired, and refuse it for ever: the watermark never falls."""
+        """Remove expired entries. The watermark keeps their tickets refused for ever, since it never falls."""
         with self._transaction():
             self._purged = self._clock()
             self._run("UPDATE about SET watermark = max(watermark, ?)", int(self._purged))
@@ -275,33 +276,33 @@ class Ledger:
             self._run(_PURGE_ATTEMPTS, GRACE)
 
     def counts(self) -> dict[State, int]:
-        """Return how many entries are held in each state; waits for nobody."""
+        """Return how many entries are in each state, without waiting for a lock."""
         counts: dict[State, int] = dict.fromkeys(get_args(State), 0)
         for state, count in self._read(_COUNTS):
             counts[state] += count
         return counts
 
     def count(self) -> int:
-        """Return how many entries are held; waits for nobody."""
+        """Return how many entries there are, without waiting for a lock."""
         return sum(self.counts().values())
 
     def questions(self) -> int:
-        """Return how many tickets were ever used; waits for nobody."""
+        """Return how many tickets were ever used, without waiting for a lock."""
         ((number,),) = self._read("SELECT questions FROM about")
         return int(number)
 
     def _read(self, statement: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=rw", uri=True)) as reader:  # never makes a file
+        with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=rw", uri=True)) as reader:  # rw: it never makes a file
             return reader.execute(statement).fetchall()
 
     def check(self) -> None:
-        """Refuse unless the ledger is where it was and can be written now, and the clock is not behind it."""
+        """Refuse unless the ledger can be written now, at its old place, and the clock is not behind its watermark."""
         try:
             with self._transaction():
                 watermark = self._watermark()
-                self._run("UPDATE about SET writes = writes + 1")  # where nothing changes, SQLite writes nothing
-            with tempfile.TemporaryFile(dir=self.path.parent) as probe:  # the log may have room where the disk has none
-                probe.write(keystream(new_key())(_PROBE))  # which no disk can make smaller
+                self._run("UPDATE about SET writes = writes + 1")  # SQLite writes only if something changes
+            with tempfile.TemporaryFile(dir=self.path.parent) as probe:  # the log may have room when the disk is full
+                probe.write(keystream(new_key())(_PROBE))  # random bytes, which a disk cannot compress
                 probe.flush()
                 os.fsync(probe.fileno())
         except (OSError, sqlite3.Error):
@@ -309,7 +310,7 @@ class Ledger:
         check_clock(watermark, self._clock())
 
     def close(self) -> None:
-        """Close the file. All that was entered is then in it, and not only in its log."""
+        """Close the file. Every entry is then in the file itself, and not only in its log."""
         with self._lock:
             if self._database is not None:
                 if self._is_open and (not self._locks or self._locks[0].is_last()):
@@ -323,7 +324,7 @@ class Ledger:
                 lock.release()
 
     def _empty_log(self) -> None:
-        """Move what is in the write-ahead log to the file, unless others keep it busy."""
+        """Move the entries of the write-ahead log to the file, unless other processes are using it."""
         with suppress(sqlite3.Error):
             self._run(f"PRAGMA busy_timeout = {int(1000 * _LAST_WAIT)}")
             self._run("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -331,10 +332,10 @@ class Ledger:
 
 
 def backup(path: str | Path, target: str | Path) -> int:
-    """Copy a ledger, also one in use, to a new file; return how many requests it holds.
+    """Copy a ledger, even while it is in use, to a new file; return how many entries it has.
 
-    The copy is another instance, and refuses every common key that the ledger knew: what is used after the copy was
-    made is not in it. So it is of use only after the common key was changed.
+    The copy has another instance id, and refuses every common key that the ledger knew, because tickets used after the
+    copy are missing from it. So it can be used only with a new common key.
     """
     path, target = Path(path), Path(target)
     if not path.is_file():
@@ -345,7 +346,7 @@ def backup(path: str | Path, target: str | Path) -> int:
             os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             with closing(sqlite3.connect(made, timeout=_PATIENCE, isolation_level=None)) as database:
                 count = _copy(path, database)
-            os.link(made, target)  # all at once, and never over another file
+            os.link(made, target)  # atomic, and never replaces another file
     except FileExistsError:
         raise InvalidLedger(str(target), got="a file there already", expected="a new one") from None
     except OSError as error:
@@ -356,7 +357,7 @@ def backup(path: str | Path, target: str | Path) -> int:
 
 
 def _copy(path: Path, database: sqlite3.Connection) -> int:
-    """Fill a new ledger from another: in one transaction, which sees the other as it is at one moment."""
+    """Fill a new ledger from another, in one transaction, so that the copy shows one moment."""
     database.execute("PRAGMA synchronous = FULL")
     database.execute("ATTACH ? AS source", (str(path),))
     database.execute("BEGIN")
