@@ -1,8 +1,9 @@
-"""What joint costs beside garbled: `python benchmarks/joint.py`. One process plays all parties, one after the other.
+"""What joint costs, compared with garbled: `python benchmarks/joint.py`. One process plays all parties in turn.
 
-Times are the best of a few. "Scan" and "slice" are one server's; "play" is both servers' gates without them, and
-"record" the xor of all packages at one server; "deal" is the whole tape, and "seeded" the same with seeds. Bytes a row
-are each server's. No network is in it: a round adds a round trip.
+Each time is the best of several. "Scan" and "slice" are times of one server. "Play" is the time of both servers' gates,
+without scan and slice. "Record" is the xor of the selected packages at one server. "Deal" makes the whole tape, and
+"seeded" makes it from seeds. Bytes for each row are those of each server. The times include no network: each round adds
+a round trip.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from counterveil.schemes.fetch import BYTES
 from counterveil.schemes.protocols import Size, dealing, make_protocol, packed
 
 FEATURES, LEVELS, RECORD = 20, 16, 146  # a record of the German credit data, signed
-SIZES, BITS, GARBLED = (1 << 14, 1 << 17, 1 << 20), (12, 21), 1 << 14  # garbled up to so many rows
+SIZES, BITS, GARBLED = (1 << 14, 1 << 17, 1 << 20), (12, 21), 1 << 14  # garbled is measured up to this many rows
 
 
 def best(work: Callable[[], Any], repeats: int = 5) -> float:
-    """Return the shortest time that it takes, in milliseconds."""
+    """Return the shortest time that `work` takes, in milliseconds."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -41,7 +42,7 @@ def best(work: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def played(shares: list[Any], tapes: list[Any], M: int) -> None:
-    """Play both servers on shares that are sliced, and tapes that were dealt."""
+    """Play both servers, given their sliced shares and their tapes."""
     layout = packed.Layout.of(M)
 
     def server(seat: int) -> Party[Any]:
@@ -53,7 +54,7 @@ def played(shares: list[Any], tapes: list[Any], M: int) -> None:
 
 
 def dealt(scheme: Scheme, size: Size, *, seeded: bool = False) -> list[NDArray[np.uint8]]:
-    """Return what both servers get."""
+    """Return the tapes of both servers."""
     protocol = make_protocol("joint", dealer="server", seeded=seeded)
 
     def server(seat: int) -> Party[Any]:
@@ -91,7 +92,7 @@ def measured(M: int, bits: int, rows: Any, laid: CpuRows, records: Any) -> list[
 
 
 def beside(M: int, cap: int, rows: Any) -> str:
-    """Return what garbled circuits take for the same, both servers and the applicant together."""
+    """Return time and bytes of the same question by garbled circuits, for both servers and the applicant together."""
     scheme = make_scheme("table/sealed", largest=LEVELS - 1, d=FEATURES, cap=cap)
     question, common = Question(costs=[np.arange(LEVELS)] * FEATURES), scheme.common(new_key(), bytes(32), b"ticket")
     queries = scheme.query(question, Fresh())

@@ -1,4 +1,4 @@
-"""Joint: always the nearest row, whoever deals; each server's whole view is the same for every question."""
+"""Joint finds the nearest row whoever deals, and each server's view is distributed alike for every question."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ DEALERS = ("applicant", "server")
 
 
 def numbered(count: int) -> Bytes:
-    """Records that say which row they are."""
+    """Return records that contain the number of their row."""
     return np.arange(count, dtype="<u4").view(np.uint8).reshape(-1, 4)
 
 
 def first_nearest(scheme: Scheme, rows: Any, question: Question) -> int:
-    """The row that the applicant gets, by its record."""
+    """Return the row that the applicant gets, as its record says."""
     found = run(scheme, rows, question, records=numbered(len(rows)))
     assert (found.position, found.revealed.size) == (-1, 0)
     return int.from_bytes(found.record or b"", "little")
 
 
 def tabled(bits: int, dealer: str = "applicant") -> Scheme:
-    """A scheme in which a row has one feature of 256 levels, and any cost of so many bits."""
+    """Return a scheme with one feature of 256 levels, whose costs take any value of `bits` bits."""
     scheme = make_scheme("table/sealed", largest=255, d=1, cap=(1 << bits) - 1, protocol="joint", dealer=dealer)
     assert scheme.field.bits == bits
     return scheme
@@ -82,7 +82,7 @@ def test_odd_sizes(M: int) -> None:
 @pytest.mark.parametrize("M", [1, 3, 64, 100, 1000, 65_540])
 @pytest.mark.parametrize("cost", [0, 1, 7])
 def test_ties_go_to_the_first_row_and_pads_never_win(M: int, cost: int) -> None:
-    """Also where every row costs as much as a pad does."""
+    """This holds even if every row costs as much as a pad."""
     rows = np.zeros((M, 1), dtype=np.int64)
     assert first_nearest(tabled(3), rows, Question(costs=[[cost] + [7] * 255])) == 0
     rows[: M // 2] = 1
@@ -90,7 +90,7 @@ def test_ties_go_to_the_first_row_and_pads_never_win(M: int, cost: int) -> None:
 
 
 def test_a_tie_between_halves() -> None:
-    """Costs 9, 5, 5, 9 give row 1, wherever these four stand."""
+    """Among costs 9, 5, 5, 9 the first 5 wins, wherever these four rows stand."""
     for start in (0, 1, 2, 60, 62, 63, 126, 509, 1020):
         rows = np.full((1024, 1), 3)
         rows[start : start + 4, 0] = [2, 1, 1, 2]
@@ -119,7 +119,7 @@ def test_one_call_plays_all_parties() -> None:
 def asked(
     scheme: Scheme, rows: Any, question: Question, records: Bytes, *, k: int = 1, deal: Party[None] | None = None
 ) -> tuple[list[bytes], Counter[tuple[Role, Role]]]:
-    """Play all parties for k records, with another dealer if one is given; return records, and who sent how much."""
+    """Play all parties for k records, with `deal` as the dealer if it is given; return records and message sizes."""
     size, sizes = Size(len(rows), records.shape[1], k), Counter[tuple[Role, Role]]()
     common = scheme.common(new_key(), b"", b"t")
     held = Held(as_rows(scheme.form.load(rows)), hold(records), lambda _: common, k)
@@ -169,7 +169,7 @@ def test_what_it_is_not_made_for() -> None:
     with pytest.raises(UnknownName):
         make_protocol("joint", dealer="nobody")
     with pytest.raises(UnknownName):
-        make_scheme("table/sealed", largest=3, d=1, dealer="server")  # garbled circuits need none
+        make_scheme("table/sealed", largest=3, d=1, dealer="server")  # the garbled protocol has no dealer
     with pytest.raises(NotOffered):
         make_scheme("table/differences", largest=3, d=1, protocol="joint")
     with pytest.raises(NotOffered):
@@ -184,19 +184,19 @@ def test_what_it_is_not_made_for() -> None:
 
 # --- private: all randomness, enumerated ---------------------------------------------------------------------------
 #
-# Every bit of every lane of a wire is one case: lane n is the run in which the random bits are those of the number n.
+# A wire has one lane for each value of all random bits: in lane n, the random bits are the bits of the number n.
 
 Script = Callable[[Any, Sequence[Labels]], Generator[Any, Any, Any]]
 
 
 class Lanes:
-    """Random bits that take all values there are, one combination in each lane."""
+    """Random bits that together take all values, one combination in each lane."""
 
     def __init__(self, bits: int) -> None:
         self.bits, self.used, self.words = bits, 0, 1 << bits - 6
 
     def next(self) -> Labels:
-        """A random bit that is independent of those before."""
+        """Return a random bit that is independent of those before."""
         which, self.used = self.used, self.used + 1
         assert which < self.bits
         if which >= 6:
@@ -217,10 +217,11 @@ def view(
     draws: Callable[[Lanes], Callable[[int], list[Labels]]] | None = None,
     patch: pytest.MonkeyPatch,
 ) -> NDArray[np.int64]:
-    """How often each view of a server occurs: its shares, its tape, and all that it is told.
+    """Return how often each view of a server occurs. A view is its shares, its tape, and every message to it.
 
-    The server follows the protocol, or says those bits whatever it sees. Every strategy, however it depends on what was
-    seen, is covered by those: a view occurs under the strategy exactly as often as under what it says at that view.
+    The server follows the protocol, or sends the bits `says` whatever it sees. Fixed bits cover every strategy, even
+    one that depends on the view: a view occurs under a strategy as often as under the fixed bits that the strategy
+    sends at that view.
     """
     lanes = Lanes(bits)
     own = [lanes.next() for _ in inputs]
@@ -268,19 +269,19 @@ def view(
 
 
 def fresh(lanes: Lanes) -> Callable[[int], list[Labels]]:
-    """The honest dealer: every bit is drawn once."""
+    """Draw as an honest dealer does: every bit once."""
     return lambda count: [lanes.next() for _ in range(count)]
 
 
 def two_layers(gates: Any, wires: Sequence[Labels]) -> Generator[Any, Any, Any]:
-    """An adder's carries: the second gate's inputs depend on the first's output."""
+    """Compute two carries of an adder: the inputs of the second gate depend on the output of the first."""
     x, y, w = wires
     carry = yield from gates.both(x, y, 0, 0)
     return carry ^ (yield from gates.both(x ^ carry, w ^ carry, 1, 0))
 
 
 def one_factor(gates: Any, wires: Sequence[Labels]) -> Generator[Any, Any, Any]:
-    """A choice that multiplies two bits under one mask."""
+    """Multiply two bits by one choice, which has one mask."""
     x, y, choice = wires
     return (yield from gates.both(np.concatenate([x, y]), choice, 0, 0))
 
@@ -299,7 +300,7 @@ def test_a_server_sees_the_same_whatever_the_question_and_whatever_it_says(
 
 
 def two_rows(gates: Any, wires: Sequence[Labels]) -> Generator[Any, Any, Any]:
-    """The circuit itself: two rows, costs of two bits, and their match."""
+    """Play the match of two rows with costs of two bits, as the circuit does."""
     cost = np.concatenate([np.concatenate(wires[i : i + 2], axis=1) for i in (0, 2)])
     node = circuit.Node(cost, cost[:0])
     last = yield from circuit.rounds(gates, node, 0, 1, 0, 2, trees_from=0)
@@ -308,7 +309,7 @@ def two_rows(gates: Any, wires: Sequence[Labels]) -> Generator[Any, Any, Any]:
 
 @pytest.mark.parametrize("seat", [0, 1])
 def test_a_server_sees_the_same_of_a_whole_match(seat: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows with costs of two bits, compared by a tree: 22 random bits, all values."""
+    """Two rows with costs of two bits are compared by a tree, over all values of 22 random bits."""
     first = None
     for inputs in ((0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 1, 0), (1, 1, 1, 1)):
         counted = view(two_rows, inputs, seat, 22, patch=monkeypatch)
@@ -360,7 +361,7 @@ def test_controls_that_leak(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seat", [0, 1])
 def test_a_server_sees_the_same_of_an_outer_product(seat: int) -> None:
-    """One bit times two: 11 random bits, all values, one run for each."""
+    """One bit is multiplied by two, in one run for each value of 11 random bits."""
     batch, views = dealing.Outers(((1, 2),)), []
     for left, right in ((0, 0), (1, 0), (1, 3), (0, 2)):
         counted: Counter[bytes] = Counter()
@@ -381,12 +382,12 @@ def test_a_server_sees_the_same_of_an_outer_product(seat: int) -> None:
 
 
 def packed_bits(number: int) -> Bytes:
-    """One bit, and two more, each part in a byte of its own."""
+    """Return the lowest bit in one byte, and the next two bits in another."""
     return np.array([number & 1, number >> 1], dtype=np.uint8)
 
 
 class Messages:
-    """What is sent to somebody."""
+    """The messages that are sent to one role."""
 
     def __init__(self, to: Role) -> None:
         self.to, self.parts, self.sources = to, list[bytes](), list[Role]()
@@ -399,7 +400,7 @@ class Messages:
 
 @pytest.mark.parametrize("seeded", [False, True])
 def test_the_dealer_is_told_nothing(seeded: bool) -> None:
-    """It takes no message, and what it sends is made from public sizes and its own randomness."""
+    """The dealer takes no message. Its messages depend only on public sizes and its own randomness."""
     scheme = make_scheme("table/sealed", largest=3, d=1, protocol="joint", dealer="server")
     protocol = make_protocol("joint", dealer="server", seeded=seeded)
     sizes: Counter[Role] = Counter()
@@ -413,7 +414,7 @@ def test_the_dealer_is_told_nothing(seeded: bool) -> None:
 
 
 class Pad:
-    """Common randomness in which the pad is given."""
+    """Common randomness with a given pad."""
 
     def __init__(self, pad: int) -> None:
         self.pad = pad
@@ -423,14 +424,14 @@ class Pad:
         return np.full(count, self.pad, dtype=np.int64)
 
     def order(self, count: int) -> Order:
-        raise AssertionError("rows stand as they are")
+        raise AssertionError("rows stand in their own order")
 
     def substream(self, purpose: str, request: int, coefficient: int, block: int) -> Callable[[int], bytes]:
         raise AssertionError("only pads are drawn")
 
 
 def test_whoever_deals_wrongly_gets_one_mixture_of_packages() -> None:
-    """Bits of a tape are flipped, anywhere: what comes is the xor of some packages, and worth one row at the most."""
+    """If any bits of a tape are flipped, the applicant gets the xor of some packages, and at most one row from it."""
     scheme, rng = tabled(2, "server"), np.random.default_rng(5)
     rows, secrets = np.arange(5)[:, None], rng.integers(0, 256, (5, 24), dtype=np.uint8)
     packages = package_all(secrets, new_key())
@@ -453,11 +454,11 @@ def test_whoever_deals_wrongly_gets_one_mixture_of_packages() -> None:
         got[sum(chosen)] += 1
         readable = [bytes(row) for row in secrets if bytes(row) == unpackage(found)]
         assert readable == ([bytes(secrets[chosen.index(1)])] if sum(chosen) == 1 else [])
-    assert min(got[1], len(got) - 1) > 0, got  # some flips harm nobody, and some mix
+    assert min(got[1], len(got) - 1) > 0, got  # some flips change nothing, and some mix packages
 
 
 def test_an_answer_tells_its_sum_and_nothing_else() -> None:
-    """With a one-byte record, over all pads: what both answers say together depends on their xor alone."""
+    """Over all pads of a one-byte record, the distribution of both answers depends only on their xor."""
     scheme = tabled(2, "server")
     size, codes = Size(3, 1), scheme.form.load(np.arange(3)[:, None])
     tape, pairs = list(scheme.protocol.deal(scheme, size, Fresh())), dict[int, set[tuple[int, int]]]()

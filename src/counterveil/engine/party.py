@@ -73,7 +73,7 @@ def entered(party: Party[T], entry: Any) -> Party[T]:
 
 
 def released(party: Party[NDArray[Any] | None], alphabet: Residues) -> Party[None]:
-    """Return the party of a server that sends the applicant at the end what it would have returned, if anything."""
+    """Return the party with its result, if it has one, sent to the applicant at the end."""
     answer = yield from party
     if answer is not None:
         yield Send("applicant", answer, alphabet)

@@ -134,6 +134,7 @@ def retrieve(
 
 
 def _index(scheme: Scheme, asked: Transcript, packages: Bytes, common: Streams) -> int:
+    """Return the number of the row that the applicant got."""
     if asked.position < 0:
         return int(np.flatnonzero((packages == np.frombuffer(asked.record or b"", dtype=np.uint8)).all(axis=1))[0])
     order = scheme.protocol.order(scheme, len(packages), common)

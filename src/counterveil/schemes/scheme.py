@@ -281,7 +281,7 @@ class Transcript(NamedTuple):
     queries: Vector  # (N, symbols): row n - 1 is what server n sees
     answers: list[Any]
     revealed: Vector
-    position: int  # -1 where the protocol tells none
+    position: int  # -1 if the protocol tells none
     record: bytes | None  # where records were given
     record_queries: list[Any]  # by server: everything that it sees while a record is fetched
 
@@ -369,8 +369,8 @@ def make_scheme(
 ) -> Scheme:
     """Build a scheme from its name in the catalogue, or from any pair as ``"form/reveal"``.
 
-    `protocol` says how the reveal is computed, where there is a choice: sealed ones ``"garbled"`` or ``"joint"``, the
-    latter with a `dealer`, ``"applicant"`` or ``"server"``. `parameters` are the form's own: `max_weight`, `norm`,
+    `protocol` says how the reveal is computed, if there is a choice: ``"garbled"`` or ``"joint"`` for sealed reveals.
+    Joint takes a `dealer`, ``"applicant"`` or ``"server"``. `parameters` are the form's own: `max_weight`, `norm`,
     `cap`.
 
     >>> make_scheme("diff+", largest=10, d=20, max_weight=5).field

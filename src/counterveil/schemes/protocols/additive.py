@@ -1,4 +1,4 @@
-"""What protocols for sealed reveals share: two servers, and shares of every cost that add up over Z_2^k."""
+"""The common part of protocols for sealed reveals: two servers, with shares of every cost that add up in Z_2^k."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .protocol import Protocol, Setting
 
 @dataclass(frozen=True, kw_only=True)
 class Additive(Protocol):
-    """Two servers, and a form whose shares add up: each server has a share of every row's cost."""
+    """Share a question between two servers, for a form whose shares add up: each gets a share of every row's cost."""
 
     def check(self, setting: Setting) -> None:
-        """Refuse a form that is not additive, and more or fewer than two servers, none of whom lies."""
+        """Refuse a form that is not additive, any number of servers but two, and servers that collude or lie."""
         if not isinstance(setting.reveal, Sealed):
             raise NotOffered("protocol", got=f"{self.name} for {setting.reveal.name}", expected="the reveal sealed")
         name = self.names(setting.reveal.name)
@@ -38,15 +38,15 @@ class Additive(Protocol):
         return bound
 
     def arithmetic(self, above: int) -> Ring:
-        """Return Z_2^k for the smallest k that holds it."""
+        """Return Z_2^k for the smallest k with 2^k > `above`."""
         return Ring.of_bits(above.bit_length())
 
     def symbols(self, form: Form) -> int:
-        """Return how many symbols go up: the form's, and what the applicant would add to the value."""
+        """Return how many symbols go up: the form's, and one for what the applicant would add to the value."""
         return form.symbols + 1
 
     def query(self, setting: Setting, question: Question, draw: Randomness) -> Vector:
-        """Share what the form sends and what the applicant would add, so that no total is negative."""
+        """Share the form's secret and what the applicant would add to the value, so that no cost is negative."""
         form, ring = setting.form, setting.field
         secret = np.append(form.secret(ring, question), form.offset(question) % ring.q)
         return split_sum(ring, secret, draw)

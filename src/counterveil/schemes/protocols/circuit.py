@@ -118,22 +118,25 @@ def _round(gates: Gates, node: Node, level: int, first: int, compare: Compare, *
 
 
 def _by_ripple(gates: Gates, a: Labels, other: Labels, step: int, first: int) -> Wires:
-    """Return whether a > b, the other being not b: the carry of a + not b, one AND a bit, one after the other."""
-    more = np.zeros_like(a[:1])
+    """Return whether a > b, given `other` = not b: the carry of a + not b, with one AND for each bit, in sequence."""
+    dearer = np.zeros_like(a[:1])
     for i in range(len(a)):
-        more = more ^ (yield from gates.both(a[i : i + 1] ^ more, other[i : i + 1] ^ more, step + i, first))
-    return more
+        dearer = dearer ^ (yield from gates.both(a[i : i + 1] ^ dearer, other[i : i + 1] ^ dearer, step + i, first))
+    return dearer
 
 
 def _by_tree(gates: Gates, a: Labels, other: Labels, step: int, first: int) -> Wires:
-    """Return whether a > b, in 1 + ⌈log2 k⌉ rounds: more = more above, or equal above and more below."""
+    """Return whether a > b, given `other` = not b, in 1 + ⌈log2 k⌉ rounds.
+
+    Each round joins neighbouring bits: a is more if its higher part is more, or equal while its lower part is more.
+    """
     more, equal = (yield from gates.both(a, other, step, first)), a ^ other
     while len(more) > 1:
-        met = len(more) // 2 * 2
-        below = np.stack([more[0:met:2], equal[0:met:2]])
-        joined = yield from gates.both(below, equal[None, 1:met:2], step, first)
-        more = np.concatenate([more[1:met:2] ^ joined[0], more[met:]])
-        equal = np.concatenate([joined[1], equal[met:]])
+        paired = len(more) // 2 * 2
+        below = np.stack([more[0:paired:2], equal[0:paired:2]])
+        joined = yield from gates.both(below, equal[None, 1:paired:2], step, first)
+        more = np.concatenate([more[1:paired:2] ^ joined[0], more[paired:]])
+        equal = np.concatenate([joined[1], equal[paired:]])
     return more
 
 

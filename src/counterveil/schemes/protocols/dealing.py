@@ -1,13 +1,14 @@
-"""One-time randomness for products of shared bits: which is needed, how it is dealt, and how it is used up.
+"""One-time randomness for products of shared bits: how much is needed, how it is dealt, and how it is used.
 
-Two servers hold xor shares of x and y. A dealer shares uniform masks alpha and beta, and gamma = alpha * beta, between
-them. They open delta = x + alpha and epsilon = y + beta to each other. Then z = gamma + delta * beta + alpha * epsilon
-(+ delta * epsilon at the first) are shares of x * y. A factor that multiplies many others has one mask.
+Two servers have xor shares of x and y, and want shares of x * y. A dealer gives them shares of uniform masks alpha and
+beta, and of gamma = alpha * beta. The servers open delta = x + alpha and epsilon = y + beta to each other. Each server
+then computes gamma + delta * beta + alpha * epsilon from its shares; server 1 also adds delta * epsilon. The results
+are shares of x * y. A factor that multiplies many others has one mask.
 
-Products come in batches, one to a round. A batch is bilinear, and that is all that the dealer and the servers need to
-know of it: `times(p, q)` multiplies the left factors of p by the right factors of q.
+Products come in batches, and each batch takes one round. A batch is bilinear: `times(p, q)` multiplies the left factors
+of p by the right factors of q. The dealer and the servers need to know nothing else of a batch.
 
-Security: a mask is used once. Whoever sees two openings under one mask sees the difference of what was hidden.
+Security: a mask must be used only once. Whoever sees two openings under one mask learns the xor of the hidden values.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from . import packed
 from .circuit import Wires, done
 from .packed import Bits, Layout
 
-Read = Callable[[int], Bytes]  # the next bytes of a tape
+Read = Callable[[int], Bytes]  # from a number of bytes to the next bytes of a tape
 
 
 class Batch(Protocol):
-    """Products that are made in one round."""
+    """Products that are computed in one round."""
 
     @property
     def masks(self) -> int:
-        """Bytes of all factors, which is what is opened: the left ones, then the right ones."""
+        """How many bytes the factors have, left and right. Each factor has a mask as long, and is opened under it."""
 
     @property
     def products(self) -> int:
-        """Bytes of all products."""
+        """How many bytes the products have."""
 
     def times(self, p: Bytes, q: Bytes) -> Bytes:
         """Return the left factors of p times the right factors of q."""
@@ -49,7 +50,7 @@ class Batch(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """ANDs of words; the factors have shapes that go together, as arrays do in NumPy."""
+    """ANDs of words. The shapes of the two factors broadcast, as in NumPy."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -61,12 +62,12 @@ class Words:
 
     @property
     def masks(self) -> int:
-        """Bytes of all factors."""
+        """How many bytes the factors have."""
         return 8 * (prod(self.left) + prod(self.right))
 
     @property
     def products(self) -> int:
-        """Bytes of all products."""
+        """How many bytes the products have."""
         return 8 * prod(self.shape)
 
     def times(self, p: Bytes, q: Bytes) -> Bytes:
@@ -78,18 +79,18 @@ class Words:
 
 @dataclass(frozen=True)
 class Outers:
-    """Outer products of pairs of bit vectors, of such lengths; vectors and rows of products are packed into bytes."""
+    """Outer products of pairs of bit vectors of these lengths. Vectors, and rows of products, are packed into bytes."""
 
     sizes: tuple[tuple[int, int], ...]
 
     @property
     def masks(self) -> int:
-        """Bytes of all factors."""
+        """How many bytes the factors have."""
         return sum(-(-n // 8) + -(-m // 8) for n, m in self.sizes)
 
     @property
     def products(self) -> int:
-        """Bytes of all products."""
+        """How many bytes the products have."""
         return sum(n * -(-m // 8) for n, m in self.sizes)
 
     def times(self, p: Bytes, q: Bytes) -> Bytes:
@@ -103,11 +104,11 @@ class Outers:
         return np.concatenate(made)
 
     def packed(self, pairs: Sequence[tuple[Bits, Bits]]) -> Bytes:
-        """Return all factors: the left ones, then the right ones."""
+        """Return all factors as bytes: the left ones, then the right ones."""
         return np.concatenate([np.packbits(pair[side], bitorder="little") for side in (0, 1) for pair in pairs])
 
     def unpacked(self, products: Bytes) -> list[Bits]:
-        """Return the products, one bit to a byte."""
+        """Return the products, one bit in each byte."""
         made, start = [], 0
         for n, m in self.sizes:
             end = start + n * -(-m // 8)
@@ -123,7 +124,7 @@ def as_bytes(words: NDArray[Any]) -> Bytes:
 
 
 class Planner:
-    """Gates that are only listed, batch by batch."""
+    """Gates that are only listed, batch by batch. Their wires carry nothing."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -133,18 +134,18 @@ class Planner:
         return a
 
     def public(self, a: NDArray[Any]) -> NDArray[Any]:
-        """Return what everybody knows."""
+        """Return a constant that everybody knows."""
         return a
 
     def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires:
-        """List ANDs."""
+        """Add a batch of ANDs to the list."""
         batch = Words(a.shape, b.shape)
         self.batches.append(batch)
         return np.zeros(batch.shape, dtype=a.dtype)
         yield
 
     def outer(self, pairs: Sequence[tuple[Bits, Bits]]) -> Generator[Any, Any, list[Bits]]:
-        """List outer products."""
+        """Add a batch of outer products to the list."""
         self.batches.append(Outers(tuple((len(left), len(right)) for left, right in pairs)))
         return [np.zeros((len(left), len(right)), dtype=np.uint8) for left, right in pairs]
         yield
@@ -152,7 +153,7 @@ class Planner:
 
 @lru_cache(maxsize=16)
 def planned(rows: int, bits: int, k: int) -> tuple[Batch, ...]:
-    """Return the batches of a question, in order: public, and all that a dealer must know."""
+    """Return the batches of a question, in order. They are public, and a dealer needs to know nothing else."""
     planner, layout = Planner(), Layout.of(rows)
     shares = np.zeros((bits, layout.words, layout.blocks), dtype=np.uint64)
     done(packed.settled(planner, shares, shares, layout, k))
@@ -165,7 +166,7 @@ def opened(batches: Sequence[Batch]) -> int:
 
 
 def dealt(batches: Sequence[Batch], *, seeded: bool) -> tuple[int, int]:
-    """Return how many bytes each server gets of the dealer."""
+    """Return how many bytes each server gets from the dealer."""
     products = sum(batch.products for batch in batches)
     if seeded:
         return KEY_BYTES, KEY_BYTES + products
@@ -173,10 +174,11 @@ def dealt(batches: Sequence[Batch], *, seeded: bool) -> tuple[int, int]:
 
 
 def deal(batches: Sequence[Batch], draw: Randomness, *, seeded: bool) -> Party[None]:
-    """Play the dealer: each server gets its shares of masks and products, batch by batch.
+    """Play the dealer: send each server its shares of masks and products, batch by batch.
 
-    The first server's are uniform. So are the second's masks; its products are what is missing. With seeds, what is
-    uniform comes from a seed that the server gets, and the second gets what is missing.
+    All shares of server 1 are uniform, and so are server 2's shares of the masks. Server 2's shares of the products are
+    corrections: they make both servers' shares add up to the products. If `seeded`, each server gets a seed and derives
+    its uniform shares from it. Only the corrections are then sent in full.
     """
     seeds = [octets(draw, KEY_BYTES) for _ in range(2 * seeded)]
     for seat, seed in enumerate(seeds):
@@ -185,10 +187,10 @@ def deal(batches: Sequence[Batch], draw: Randomness, *, seeded: bool) -> Party[N
     for batch in batches:
         masks, others, products = first(batch.masks), second(batch.masks), first(batch.products)
         both = masks ^ others
-        missing = products ^ batch.times(both, both)
+        corrections = products ^ batch.times(both, both)
         if not seeded:
             yield Send(0, np.concatenate([masks, products]), BYTES)
-        yield Send(1, missing if seeded else np.concatenate([others, missing]), BYTES)
+        yield Send(1, corrections if seeded else np.concatenate([others, corrections]), BYTES)
 
 
 def _stream(seed: Bytes) -> Read:
@@ -197,7 +199,7 @@ def _stream(seed: Bytes) -> Read:
 
 
 class Tape:
-    """What a server got of the dealer, handed out once, in order."""
+    """The bytes that a server got from the dealer. They are handed out in order, and each only once."""
 
     def __init__(self, seat: int, received: Bytes, *, seeded: bool) -> None:
         self._left, self._at = received, 0
@@ -213,9 +215,9 @@ class Tape:
 
 
 class Shares:
-    """Gates on xor shares: the server at a seat, 0 or 1, opens masked factors to the other. A round is one message.
+    """Gates on xor shares: the server at seat 0 or 1 opens masked factors to the other, in one message for each round.
 
-    Security: what is sent is uniform, whatever the other server does, as long as its masks are used once.
+    Security: what this server sends is uniform, whatever the other server does, as long as each mask is used only once.
     """
 
     def __init__(self, seat: int, tape: Tape) -> None:
@@ -226,17 +228,17 @@ class Shares:
         return a if self._seat else ~a
 
     def public(self, a: NDArray[Any]) -> NDArray[Any]:
-        """Return a share of what everybody knows."""
+        """Return a share of a constant that everybody knows."""
         return np.zeros_like(a) if self._seat else a
 
     def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires:
-        """Return a and b."""
+        """Return shares of `a AND b`."""
         batch = Words(a.shape, b.shape)
         made = yield from self._multiplied(batch, np.concatenate([as_bytes(a), as_bytes(b)]))
         return made.view("<u8").reshape(batch.shape)
 
     def outer(self, pairs: Sequence[tuple[Bits, Bits]]) -> Generator[Any, Any, list[Bits]]:
-        """Return the outer product of each pair."""
+        """Return shares of the outer product of each pair."""
         batch = Outers(tuple((len(left), len(right)) for left, right in pairs))
         return batch.unpacked((yield from self._multiplied(batch, batch.packed(pairs))))
 

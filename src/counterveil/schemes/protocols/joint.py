@@ -1,12 +1,13 @@
-"""Sealed reveals at any size: two servers evaluate the circuit on shares, and send the record itself.
+"""Sealed reveals at any size: two servers evaluate the circuit on shares, and send shares of the record.
 
-The applicant shares the cost additively over Z_2^k, so each server has a share of every row's cost. The servers run the
-circuit of sealed reveals on xor shares, 64 rows to a word (`packed`), and talk to each other about it. All that they
-say is masked by one-time randomness from somebody who takes no part in the evaluation (`dealing`): the applicant, or a
-third party that holds no rows. They come to shares of a selection of rows, add up the packages that it selects, and
-send the sum under a pad that both share. The applicant xors the two. `docs/sealed.md` says why nothing else is told.
+The applicant shares the cost additively over Z_2^k, so each server has a share of every row's cost. The servers
+evaluate the circuit of sealed reveals on xor shares, 64 rows to a word (`packed`), and send messages to each other.
+One-time randomness masks every message (`dealing`). It comes from a dealer who takes no part in the evaluation: the
+applicant, or a third server that has no rows. In the end each server has a share of a selection of rows. It xors the
+packages that its share selects, and sends the result under a pad that both servers have. The applicant xors the two
+answers. `docs/sealed.md` says why nobody learns anything else.
 
-Security: a run repeated on the same tape would show differences of what the masks hide. The ledger is part of this.
+Security: a second run on the same tape would tell the xor of values that the masks hide. The ledger must prevent that.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _ROLES: dict[str, Role] = {"applicant": "applicant", "server": "dealer"}
 
 @dataclass(frozen=True, kw_only=True)
 class Joint(Additive):
-    """Two servers that talk to each other about a question, and a form whose shares add up.
+    """Compute a sealed reveal with two servers that talk to each other, for a form whose shares add up.
 
-    `dealer` is the applicant, or a third server. With `seeded` the dealer sends seeds in place of what is uniform: 32
-    bytes to the first server, and about a third of the tape to the second. What servers do not learn then rests on AES.
+    `dealer` is the applicant, or a third server. If `seeded`, the dealer sends seeds instead of uniform bytes: 32 bytes
+    to server 1, and about a third of the tape to server 2. The applicant's privacy then rests on AES-256.
     """
 
     dealer: str = "applicant"
@@ -50,7 +51,7 @@ class Joint(Additive):
 
     @property
     def fetches(self) -> bool:
-        """Return False: the answers bring the record."""
+        """Return False: the answers contain the record."""
         return False
 
     @property
@@ -59,23 +60,23 @@ class Joint(Additive):
         return _ROLES[self.dealer]
 
     def question(self, setting: Setting, size: Size) -> Request:
-        """Return the form's symbols up and a package down for every record; openings; and what is dealt."""
+        """Return the sizes: the query up, a package down for every record, openings between servers, and the tapes."""
         batches, down = _batches(setting, size.rows, size.k), size.k * size.record
         dealt, between = dealing.dealt(batches, seeded=self.seeded), dealing.opened(batches)
         up, field = self.symbols(setting.form), setting.field
         return Request(up, field, (down, down), BYTES, between=between, dealt=dealt, dealer=self.dealt_by)
 
     def order(self, setting: Setting, count: int, common: CommonRandomness) -> None:
-        """Return None: rows stand as they are, and no position is told."""
+        """Return None: rows stand in their own order, and no position is told."""
 
     def deal(self, setting: Setting, size: Size, draw: Randomness) -> Party[None]:
-        """Deal what one run needs. It depends on public sizes alone."""
+        """Deal the randomness of one run. How much that is depends on public sizes alone."""
         return dealing.deal(_batches(setting, size.rows, size.k), draw, seeded=self.seeded)
 
     def serve(self, setting: Setting, seat: int, held: Held) -> Party[Bytes]:
-        """Settle with the other server which rows are the nearest; return a share of their packages, under pads.
+        """Compute with the other server which rows are the nearest; return a share of their packages, under pads.
 
-        Nothing is said before the whole input is there.
+        The server sends nothing before its query and its tape have arrived.
         """
         ring, count = setting.field, len(held.rows)
         query = yield Take("applicant", self.symbols(setting.form), ring)
@@ -97,18 +98,18 @@ class Joint(Additive):
         return Outcome(np.zeros(0, dtype=np.int64), (0, 1), None, records)
 
     def candidates(self, setting: Setting, found: Outcome, choose: Choose) -> list[int]:
-        """Return none: no position is told."""
+        """Return no position, since none is told."""
         return []
 
 
 def _batches(setting: Setting, rows: int, k: int) -> tuple[Batch, ...]:
     if not 1 <= k <= rows:
-        raise WrongShape("k", got=k, expected=f"at least 1, and no more than the {rows} rows there are")
+        raise WrongShape("k", got=k, expected=f"a number from 1 to {rows}, the number of rows")
     return dealing.planned(rows, setting.field.bits, k)
 
 
 def _package(held: Held, number: int, chosen: Bits) -> Bytes:
-    """Return the xor of the chosen packages, under a pad for this record that both servers share."""
+    """Return the xor of the chosen packages, under a pad for this record that both servers have."""
     records = held.records
     if records is None:
         return np.zeros(0, dtype=np.uint8)

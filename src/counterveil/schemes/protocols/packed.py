@@ -1,9 +1,10 @@
-"""Rows packed 64 to a word, and what two servers compute on them: the least cost, and a selection of its row.
+"""Rows packed 64 to a word; the circuit finds the least cost among them, and a selection of its row.
 
-A public layout puts rows into blocks. The 64 lanes of a block's words are 64 runs of consecutive rows, one row of each
-run to a word. So a tournament first goes along the words, where whole words meet. Then the lanes of a word meet, half
-against half. Lanes stand in bit-reversed order, so that halves are neighbouring runs. At last the blocks meet. Wherever
-two meet, all rows of the first come before those of the second, so ties go to the first row of the database.
+A public layout puts rows into blocks. A block has 64 runs of consecutive rows. Each word of a block has one row of each
+run, and the rows of one run have the same lane (bit) in all words. The tournament has three stages. First whole words
+meet. Then the two halves of each word meet, until one lane is left. Lanes are in bit-reversed order, so that the halves
+have neighbouring runs. Last, the blocks meet. Whenever two nodes meet, all rows of the first come before all rows of
+the second, so ties go to the first row of the database.
 
 Wires have the shape (bits, words, blocks).
 """
@@ -23,25 +24,25 @@ from .circuit import Node, Wires, height
 
 LANE_BITS = 6
 LANES = 1 << LANE_BITS
-TREES_FROM = 7  # the level from which on comparisons are trees: so few rows are left that rounds cost more than gates
-BLOCK = 1 << 16  # rows of a block, at the most
-_WORTHWHILE = 1 << 18  # rows: with fewer NumPy is done before code is compiled
+TREES_FROM = 7  # comparisons are trees from this level on, since for the few rows left rounds cost more than gates
+BLOCK = 1 << 16  # the most rows of a block
+_WORTHWHILE = 1 << 18  # rows; NumPy is faster for fewer, since compiling takes time
 
 LANE_OF = np.array([int(f"{run:0{LANE_BITS}b}"[::-1], 2) for run in range(LANES)])  # the lane of each run
 
-Selections = Generator[Any, Any, list[Bytes]]
-Bits = Bytes  # ones and zeros, one to a byte
+Selections = Generator[Any, Any, list[Bytes]]  # a script that returns selections
+Bits = Bytes  # one bit in each byte
 
 
 class Gates(circuit.Gates, Protocol):
-    """What is needed beside gates on words: constants that everybody knows, and products of single bits."""
+    """Gates on words, and two more: `public` makes a wire of a constant, and `outer` multiplies vectors of bits."""
 
     def public(self, a: NDArray[Any]) -> NDArray[Any]: ...
     def outer(self, pairs: Sequence[tuple[Bits, Bits]]) -> Generator[Any, Any, list[Bits]]: ...
 
 
 class Layout(NamedTuple):
-    """Where rows stand: row (block * 64 + run) * words + word. Places behind the last row hold pads."""
+    """Where rows stand: at (block, run, word) is row (block * 64 + run) * words + word, or a pad if there is none."""
 
     rows: int
     words: int
@@ -49,21 +50,21 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, rows: int) -> Layout:
-        """Return the layout of so many rows: blocks of equal size, as few as will do."""
+        """Return the layout of `rows` rows: as few blocks as possible, of equal size."""
         blocks = -(-rows // BLOCK)
         return cls(rows, -(-rows // (LANES * blocks)), blocks)
 
     @property
     def places(self) -> int:
-        """Rows and pads."""
+        """How many places there are, for rows and pads together."""
         return LANES * self.words * self.blocks
 
     def padded(self, values: Vector, pad: int) -> Vector:
-        """Put pads behind the rows."""
+        """Append pads to the values of all rows."""
         return np.concatenate([values, np.full(self.places - self.rows, pad, dtype=values.dtype)])
 
     def sliced(self, values: Vector, bits: int) -> Labels:
-        """Return the lowest bits of the values of all places, packed: an array (bits, words, blocks)."""
+        """Return the lowest bits of the values of all places, packed into an array (bits, words, blocks)."""
         runs = values.reshape(self.blocks, LANES, self.words)
         planes = np.zeros((bits, self.blocks, self.words), dtype=np.uint64)
         fast = where_it_pays(_sliced, values.size, _WORTHWHILE)
@@ -88,8 +89,8 @@ def _sliced(runs: Any, lane_of: Any, planes: Any) -> None:
 def settled(gates: Gates, u: Labels, v: Labels, layout: Layout, k: int) -> Selections:
     """Return selections of the k nearest rows, the nearest first; u and v hold the bits of the shares of every cost.
 
-    For k > 1 there is a bit above the cost that says who is out. The selection of a winner, xored into it, knocks them
-    out without a gate.
+    For k > 1 every cost gets one more bit on top, which is 1 for a row that is out. The selection of each winner is
+    xored into that bit before the next tournament. That takes no gate.
     """
     cost = yield from circuit.add(gates, u, v, 0)
     if k > 1:
@@ -105,7 +106,7 @@ def settled(gates: Gates, u: Labels, v: Labels, layout: Layout, k: int) -> Selec
 
 
 def least(gates: Gates, cost: Labels, layout: Layout) -> Wires:
-    """Return the bits of the place of the least cost: of its word, its run and its block, the lowest first."""
+    """Return the bits of the place of the least cost, the lowest first: of its word, then its run, then its block."""
     low, high = height(layout.words), height(layout.words) + LANE_BITS
     top = high + height(layout.blocks)
     node = yield from circuit.rounds(gates, Node(cost, cost[:0]), 0, low, 0, 1 << top, TREES_FROM)
@@ -119,10 +120,10 @@ def least(gates: Gates, cost: Labels, layout: Layout) -> Wires:
 
 
 def selection(gates: Gates, place: Labels, layout: Layout) -> Generator[Any, Any, Bits]:
-    """Return a one for the row at a place and a zero for every other row.
+    """Return 1 for the row at a place and 0 for every other row.
 
-    Bits of the place become one-hot vectors, of pairs of bits, of fours, and so on; in each round all outer products of
-    neighbours are made. The last is that of blocks and runs with words.
+    Each bit of the place becomes a one-hot vector of length 2. Each round joins neighbouring vectors by an outer
+    product, which is one-hot again. The last round joins the vector of blocks and runs with the vector of words.
     """
     bits, low = place.astype(np.uint8), height(layout.words)
     one = gates.public(np.ones(1, dtype=np.uint8))

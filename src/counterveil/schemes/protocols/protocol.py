@@ -100,7 +100,7 @@ class Seen(NamedTuple):
     """Everything that the applicant has at the end."""
 
     revealed: Vector
-    positions: tuple[int, ...]  # of the records; none where none is told, or where the answers contradict each other
+    positions: tuple[int, ...]  # of the records; none if the protocol tells none, or if answers contradict each other
     records: tuple[bytes, ...]
     honest: tuple[int, ...]
 
@@ -130,9 +130,9 @@ class Protocol(ABC):
         return None
 
     def deal(self, setting: Setting, size: Size, draw: Randomness) -> Party[None]:
-        """Play the dealer: send each server what it needs, and take nothing.
+        """Play the dealer: send each server its one-time randomness, and take nothing.
 
-        Security: whoever deals sees no message of any other party.
+        Security: the dealer, as such, sees no message of any other party.
         """
         yield from ()
 
@@ -227,8 +227,8 @@ class Protocol(ABC):
     ) -> Party[Bytes | None]:
         """Play the server at a seat for one request to these seats: 0 is the question, 1 and above are records.
 
-        Servers that talk to each other return their answer instead of sending it: whoever plays them sends it to the
-        applicant when it may be released.
+        Servers that talk to each other return their answer instead of sending it. Their driver sends it to the
+        applicant as soon as it may be released.
         """
         if request == 0:
             return self.serve(setting, seat, held)
