@@ -65,7 +65,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     awaited(exchange.Connections, "_send", "send", "received")
     awaited(exchange.Connections, "close", "closing", "closed")
     awaited(exchange, "settle", "wait", "waited")
-    monkeypatch.setattr(client, "settle", exchange.settle)
+    monkeypatch.setattr(client, "settle", vars(exchange)["settle"])
     return seen
 
 

@@ -31,9 +31,9 @@ from ..terms.published import check_terms, deployment_of, read_terms
 from ..terms.wire import SignedTerms, Terms, Ticket
 from .ask import compile_question
 from .conversation import Conversation, Progress, Watch
-from .exchange import Connections, everyone, settle
+from .exchange import Connections, everyone
 from .explain import Explanation, explain
-from .offer import Offer, make_offer
+from .offer import Offer, make_offer, settle
 
 T = TypeVar("T")
 

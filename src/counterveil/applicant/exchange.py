@@ -14,12 +14,12 @@ from ..errors import Malformed, ServerFault
 from ..terms import wire
 from ..terms.agreement import Peer, Traffic
 from .conversation import Conversation, Do, Line
+from .offer import settle
 
 T = TypeVar("T")
 
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/2"}
 _RETRIED = (502, 503, 504)
-_TIMER = 0.003  # seconds by which a timer may be late
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a request is sent again; each pause is twice the one before
 _SLOWEST = 1 << 17  # bytes a second: a server must send a long answer at least this fast
 
@@ -203,18 +203,6 @@ class _Into:
             self._moved.notify_all()
             while not self._conversation.wants(self._line):
                 await self._moved.wait()
-
-
-async def settle(began: float, step: float) -> None:
-    """Wait until a multiple of `step` after `began`, so that no server can measure how long the applicant computed.
-
-    A timer rounds its delay up to a millisecond, and the rounding would show when the timer was set. So the last
-    milliseconds pass in a loop.
-    """
-    until = began + step * (1 + (time.monotonic() - began) // step)
-    await anyio.sleep(max(0.0, until - time.monotonic() - _TIMER))
-    while time.monotonic() < until:
-        pass
 
 
 async def everyone(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+import anyio
 import numpy as np
 
 from ..crypto.randomness import Fresh, keystream, new_key, uniform
@@ -17,6 +18,7 @@ from ..terms.wire import SignedTerms
 from .ask import compile_question
 
 _STEP = 0.02  # seconds: the shortest step; the applicant sends only at multiples of the step
+_TIMER = 0.003  # seconds by which a timer may be late
 _ROWS_A_STEP = 20_000  # the step grows by `_STEP` for each this many rows
 _REHEARSALS = 3
 _MOST_REHEARSED = 1 << 16  # rows; for more rows, the time that these take is scaled up
@@ -80,3 +82,15 @@ def _most_wishes(deployment: Deployment) -> Preferences:
     except NotOffered:
         return Preferences()
     return wishes
+
+
+async def settle(began: float, step: float) -> None:
+    """Wait until a multiple of `step` after `began`, so that no server can measure how long the applicant computed.
+
+    A timer rounds its delay up to a millisecond, and the rounding would show when the timer was set. So the last
+    milliseconds pass in a loop.
+    """
+    until = began + step * (1 + (time.monotonic() - began) // step)
+    await anyio.sleep(max(0.0, until - time.monotonic() - _TIMER))
+    while time.monotonic() < until:
+        pass
