@@ -153,7 +153,7 @@ def stop(processes: Sequence[Process]) -> None:
     for process in processes:
         process.process.terminate()
     for process in processes:
-        process.stop()
+        process.process.wait(_STOP)  # not told twice: a second signal may find it without its handler
 
 
 @contextmanager
