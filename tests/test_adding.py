@@ -45,6 +45,8 @@ from enumeration import database_private, feasible, rows_for, tiny, told_apart, 
 from plugins import EXAMPLE, install
 from service import cli, numbers_database, running
 
+pytestmark = pytest.mark.slow
+
 PERCENT = 30
 SCHEMA = """
 version = 1

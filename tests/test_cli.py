@@ -13,6 +13,8 @@ import pytest
 from counterveil import Database, Schema
 from counterveil.research.datasets import german_credit
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')"]

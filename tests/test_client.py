@@ -25,6 +25,8 @@ from patience import LONG
 from relay import Relay
 from service import numbers_database
 
+pytestmark = pytest.mark.slow
+
 
 class Canned:
     """Answers every request with the same bytes."""

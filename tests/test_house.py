@@ -40,6 +40,7 @@ def test_type_checkers_see_the_public_names_that_a_program_sees() -> None:
     assert all(hasattr(counterveil, public) for public in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", counterveil._MOVED)
 def test_modules_import_under_their_old_names(old: str) -> None:
     """In a process of its own, since a module is imported once."""

@@ -27,6 +27,8 @@ from counterveil.schemes.protocols import Held, Size, circuit, dealing, make_pro
 from counterveil.schemes.protocols.dealing import Planner, Shares, Tape
 from databases import Case, cases
 
+pytestmark = pytest.mark.slow
+
 DEALERS = ("applicant", "server")
 
 

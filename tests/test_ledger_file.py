@@ -29,6 +29,8 @@ from ledgers import LATER, A, B, Clock, code, spend
 from machine import FULL, INSIDE
 from patience import LONG
 
+pytestmark = pytest.mark.slow
+
 
 def copy(source: Path, target: Path) -> Path:
     """Copy one file as an administrator would: in this process it would break SQLite's locks."""

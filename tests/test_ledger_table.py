@@ -14,6 +14,8 @@ from counterveil.errors import Refused
 from counterveil.service.ledger import TABLE, Entry, Key, State, contract
 from counterveil.service.ledger.contract import REFUSALS, Row
 
+pytestmark = pytest.mark.slow
+
 ATTEMPTS = 3  # in place of 16
 States = tuple[State | None, ...]
 

@@ -34,6 +34,8 @@ from deployed import (
 )
 from service import numbers_database
 
+pytestmark = pytest.mark.slow
+
 
 def sums_of_records(made: Deployed, groups: dict[tuple[int, ...], list[int]], robust: int) -> list[Any]:
     """Ask for records as a cheat does: each group of servers is told another set. Return the answers, by server."""

@@ -11,6 +11,8 @@ from counterveil.research.bench import questions
 from counterveil.research.processes import Serve, free_port, publish, running, serving
 from service import numbers_database
 
+pytestmark = pytest.mark.slow
+
 
 def test_servers_answer_while_the_block_lasts_and_come_back_with_their_ledgers(tmp_path: Path) -> None:
     with serving(tmp_path, numbers_database(30, 2), is_open=True) as servers:

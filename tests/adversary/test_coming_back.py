@@ -21,6 +21,8 @@ from counterveil.crypto.keys import SERVER_PUBLIC
 from relay import Relay
 from service import Service, cli, numbers_database, running
 
+pytestmark = pytest.mark.slow
+
 ISSUER = re.compile(r"institution|issuer|another one|new ticket|ask for", re.I)
 LATER = "another ticket of your batch, best at another time of your own choosing"
 

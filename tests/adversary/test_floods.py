@@ -33,6 +33,8 @@ from counterveil.terms import wire
 from patience import LONG, wait_until
 from service import Service, numbers_database, resident, running
 
+pytestmark = pytest.mark.slow
+
 WORD = "a token of the operator's own"
 PERSON = {f"x{j}": 3 for j in range(8)}
 

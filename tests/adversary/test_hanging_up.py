@@ -25,6 +25,8 @@ from counterveil.terms import deployment, wire
 from deployed import PERSON, bump, deployed, garbage
 from service import numbers_database
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:

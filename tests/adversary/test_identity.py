@@ -31,6 +31,8 @@ from counterveil.terms.published import deployment_of, make_terms, read_terms, s
 from deployed import Deployed, deployed, serving
 from service import cli, numbers_database
 
+pytestmark = pytest.mark.slow
+
 PERSON = {"x0": 3, "x1": 9, "x2": 14}
 
 

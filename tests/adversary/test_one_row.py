@@ -28,6 +28,8 @@ from counterveil.terms.published import make_terms, sign_terms
 from deployed import Deployed, deployed, record_step
 from service import numbers_database
 
+pytestmark = pytest.mark.slow
+
 KINDS: dict[str, dict[str, Any]] = {
     "two servers": {"servers": 2},
     "three servers": {"servers": 3, "scheme": "weighted/distances"},

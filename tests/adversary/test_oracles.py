@@ -29,6 +29,8 @@ from deployed import Deployed, deployed, record_step
 from enumeration import Fixed
 from service import numbers_database
 
+pytestmark = pytest.mark.slow
+
 SECRET, OTHER = b"a" * 32, b"b" * 32
 
 
