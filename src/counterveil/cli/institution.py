@@ -21,7 +21,7 @@ from ..crypto.keys import Issuer, SigningKey, bind_common, read_common
 from ..crypto.randomness import key_id
 from ..errors import InvalidKey, MissingPackage, UnknownName, WrongType
 from ..institution.database import Database
-from ..research.leakage import clear_costs, estimate, populations
+from ..research.leakage import clear_costs, estimate, populations, simulation
 from ..schema.frames import Columns, as_label
 from ..schema.schema import Schema
 from ..service.dashboard import Operator, read_token
@@ -276,7 +276,7 @@ def _bits(database: Database, deployment: Deployment) -> float:
     reveal, count = deployment.scheme.reveal, len(database.codes)
     if count > _MOST_MEASURED:
         return reveal.capacity(deployment.scheme.field, count)
-    generator = np.random.default_rng(1)  # noqa: TID251 - a simulation
+    generator = simulation(1)
     own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
     cases = populations(clear_costs(deployment, database.codes, each) for each in own)
     return estimate(reveal, cases, count, samples=10, generator=generator).bits

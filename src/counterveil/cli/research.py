@@ -24,7 +24,7 @@ from ..research import attacks, experiments, plots
 from ..research.advice import Option, write_choice
 from ..research.advice import advise as take_advice
 from ..research.experiments import Claim
-from ..research.leakage import Leakage, clear_costs, estimate, populations
+from ..research.leakage import Leakage, clear_costs, estimate, populations, simulation
 from ..research.oracles import Asking
 from ..schema.frames import Columns, as_label
 from ..schema.schema import Schema
@@ -169,7 +169,7 @@ def leakage(
     given away is which rows were drawn.
     """
     console, database = Console(), Database.open(bundle)
-    generator = np.random.default_rng(seed)  # noqa: TID251 - a simulation
+    generator = simulation(seed)
     deployment = Deployment.serving(database)
     rows = deployment.rows(database.codes).astype(np.int64)
     codes = _applicants(Columns(people), database.schema) if people else database.codes

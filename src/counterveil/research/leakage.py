@@ -200,6 +200,11 @@ def _chances(case: Population, tuples: Vector, distinct: bool) -> Floats:
     return chance
 
 
+def simulation(seed: int) -> np.random.Generator:
+    """Return a generator for simulations, which repeats itself. No protocol may draw from it."""
+    return np.random.default_rng(seed)
+
+
 def estimate(
     reveal: Reveal,
     cases: Sequence[Population],

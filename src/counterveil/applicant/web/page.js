@@ -3,6 +3,7 @@
 
 import { addressOf, ask, connect, isLoopback } from "./client.js";
 import { secretOf } from "./deployment.js";
+import { make, picture } from "./elements.js";
 import { Trouble } from "./network.js";
 import { shares } from "./protocols.js";
 import { WORDS } from "./strings.js";
@@ -49,22 +50,6 @@ import { fingerprint, hex, packVector } from "./wire.js";
 /** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
 const $ = (id) => /** @type {Elements[typeof id]} */ (document.getElementById(id));
 const SLOW = 5000; // milliseconds after which the page says that it still waits
-
-/**
- * @template {keyof HTMLElementTagNameMap} Tag
- * @param {Tag} tag
- * @param {Record<string, unknown>} attributes set as properties if the element has them, else as attributes
- * @param {...(Node | string)} children
- */
-function make(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name in node) Object.assign(node, { [name]: value });
-    else node.setAttribute(name, String(value));
-  }
-  node.append(...children);
-  return node;
-}
 
 /** @type {import("./client.js").Session} */
 let session; // set when the form is drawn
@@ -348,18 +333,6 @@ function show(found, before) {
   $("answer").replaceChildren(box);
   $("answer").dataset.codes = JSON.stringify([...found.codes].map(([f, code]) => [f.name, code]));
   $("answer").hidden = false;
-}
-
-/** @param {Bytes} bytes @param {string} label */
-function picture(bytes, label) {
-  const width = 48, height = Math.min(24, Math.ceil(bytes.length / width));
-  const canvas = make("canvas", { width, height, role: "img", "aria-label": label });
-  const paint = canvas.getContext("2d");
-  if (!paint) return canvas;
-  const image = paint.createImageData(width, height);
-  bytes.slice(0, width * height).forEach((grey, i) => image.data.set([grey, grey, grey, 255], 4 * i));
-  paint.putImageData(image, 0, 0);
-  return canvas;
 }
 
 /**
