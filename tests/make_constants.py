@@ -16,7 +16,7 @@ from msgspec.structs import fields
 
 from counterveil.algebra import gf256
 from counterveil.algebra.field import LIMIT
-from counterveil.applicant import conversation, exchange, offer
+from counterveil.applicant import exchange, offer, runs
 from counterveil.applicant.client import AsyncClient
 from counterveil.crypto import garbling, randomness
 from counterveil.crypto.keys import SIGNATURE_BYTES, Purpose, SigningKey, fingerprint
@@ -79,7 +79,7 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("PASS_STEP", circuit.PASS_STEP, "the first step number in a level of gates that pass a winner on"),
         ("KEY_STEPS", garbled._KEYS, "step numbers from here on are of keys; no gate has one"),
         ("PAD_STEP", garbled._PADS, "the step number of pads; no gate and no key has it"),
-        ("AHEAD", conversation._AHEAD, "bytes: the most that one answer may be ahead of the others"),
+        ("AHEAD", runs._AHEAD, "bytes: the most that one answer may be ahead of the others"),
         ("STEP", _milliseconds(offer._STEP), "milliseconds: the shortest step; messages leave only at multiples of it"),
         ("ROWS_A_STEP", offer._ROWS_A_STEP, "the step grows by STEP for each this many rows"),
         ("REHEARSALS", offer._REHEARSALS, "how often the time of computing is measured"),

@@ -33,8 +33,9 @@ from counterveil import (
 )
 from counterveil.algebra.field import Field
 from counterveil.applicant.ask import compile_question
-from counterveil.applicant.conversation import Conversation, Do
+from counterveil.applicant.conversation import Conversation
 from counterveil.applicant.offer import Offer
+from counterveil.applicant.runs import Do
 from counterveil.crypto.garbling import Garbler, hashed, tweaks
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.crypto.packages import unpackage
@@ -426,9 +427,9 @@ def effects(number: int, *, k: int = 1, spread: float = 0.0, robust: int = 0, **
             if do.line is None or do.message is None:
                 continue
             reply = servers[do.line.server - 1].turn(wire.encode(do.message), do.message.kind).answered().whole()
-            if robust and do.line == (3, 0):
+            if robust and do.line[:2] == (3, 0):
                 reply = _lied(reply, deployment.scheme.field)
-            events.append({"what": "reply", **do.line._asdict(), "hex": reply.hex()})
+            events.append({"what": "reply", "server": do.line.server, "request": do.line.request, "hex": reply.hex()})
             asked.heard(do.line, reply)
             asked.ended(do.line)
     seen = asked.result()
@@ -454,7 +455,7 @@ def shown(do: Do) -> dict[str, Any]:
     """Return what a conversation wants done, as the file has it."""
     if do.line is None or do.message is None:
         return {"what": do.what}
-    return {"what": do.what, **do.line._asdict(), "hex": wire.encode(do.message).hex()}
+    return {"what": do.what, "server": do.line.server, "request": do.line.request, "hex": wire.encode(do.message).hex()}
 
 
 def _lied(reply: bytes, field: Any) -> bytes:

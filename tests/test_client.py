@@ -15,8 +15,8 @@ import pytest
 
 from counterveil import Client
 from counterveil.applicant import exchange, offer
-from counterveil.applicant.conversation import Line
 from counterveil.applicant.replies import Incoming
+from counterveil.applicant.runs import Line
 from counterveil.errors import CounterveilError, InvalidInput, ServerFault
 from counterveil.service.server import Admitted, Reply, Turn
 from counterveil.terms import wire

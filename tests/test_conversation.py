@@ -15,8 +15,9 @@ import make_vectors
 from counterveil import Preferences
 from counterveil.algebra.arrays import Vector
 from counterveil.applicant.ask import compile_question
-from counterveil.applicant.conversation import Conversation, Line
+from counterveil.applicant.conversation import Conversation
 from counterveil.applicant.offer import Offer
+from counterveil.applicant.runs import Line
 from counterveil.errors import ServerFault, Tampered, TooManyLiars
 from counterveil.schema.costs import Costs
 from counterveil.schemes.protocols import Seen

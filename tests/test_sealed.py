@@ -18,7 +18,7 @@ from counterveil import Database, Deployment, Numeric, Question, Schema, Scheme,
 from counterveil.algebra.arrays import Vector
 from counterveil.algebra.field import Ring
 from counterveil.applicant.ask import compile_question
-from counterveil.applicant.conversation import Line
+from counterveil.applicant.runs import Line
 from counterveil.crypto.garbling import AND, LABEL, Garbler, colours
 from counterveil.crypto.randomness import new_key
 from counterveil.errors import InvalidAlphas, InvalidField, InvalidInput, NotOffered
@@ -399,7 +399,7 @@ def test_neither_side_holds_the_answer_whole(ahead: int) -> None:
                     break
                 longest = max(longest, len(part))
                 conversation.heard(line, part)
-                held = max(held, sum(conversation._inbox.size(n, 0) for n in (0, 1)))
+                held = max(held, sum(conversation._runs[0]._inbox.size(n, 0) for n in (0, 1)))
     total = conversation.expected(Line(1, 0))
     assert longest < total / 8
     assert held < total / 4

@@ -30,10 +30,11 @@ from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
 from ..terms.wire import SignedTerms, Terms, Ticket
 from .ask import compile_question
-from .conversation import Conversation, Progress, Watch
+from .conversation import Conversation
 from .exchange import Connections, everyone
 from .explain import Explanation, explain
 from .offer import Offer, make_offer, settle
+from .runs import Progress, Watch
 
 T = TypeVar("T")
 
@@ -200,7 +201,7 @@ class AsyncClient:
         return offer
 
     def _conversation(self, *args: Any, **options: Any) -> Conversation:
-        return Conversation(*args, progress=self._progress, watch=self._watch, **options)
+        return Conversation(*args, patience=self.patience, progress=self._progress, watch=self._watch, **options)
 
     async def _carry(self, conversation: Conversation, spending: Callable[[], None] | None = None) -> None:
         """Carry all messages of a question, then close the connections."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -13,8 +13,9 @@ import httpx2
 from ..errors import Malformed, ServerFault
 from ..terms import wire
 from ..terms.agreement import Peer, Traffic
-from .conversation import Conversation, Do, Line
+from .conversation import Conversation
 from .offer import settle
+from .runs import Do, Line
 
 T = TypeVar("T")
 
@@ -94,6 +95,8 @@ class Connections:
                     sent.append(partial(self._send, conversation, do))
                 elif do.what == "pause":
                     await settle(began, conversation.offer.step)
+                elif do.what == "wait":
+                    await anyio.sleep(do.seconds)
                 else:
                     await self.close()
                     began = time.monotonic()
@@ -107,10 +110,14 @@ class Connections:
             raise AssertionError("a message to send must name its server")
         peer = conversation.peer(line)
         into = _Into(conversation, line, self._moved)
-        path = wire.ANSWER_PATH if message.kind == "query" else wire.RECORD_PATH
-        most = conversation.expected(line) + wire.ENVELOPE
+        path, most = wire.ROUTES[message.kind][0], conversation.expected(line) + wire.ENVELOPE
+        upload = conversation.upload(line)
+        body = _Upload(wire.head(message, upload), upload, partial(conversation.more, line), self._moved)
         try:
-            await self._request(peer.url, peer.name, "POST", path, wire.encode(message), most, into)
+            if message.kind in ("attempt", "collect"):  # the conversation itself knows what to send if this fails
+                await self._request(peer.url, peer.name, "POST", path, body, most, into, patience=0.0)
+            else:
+                await self._request(peer.url, peer.name, "POST", path, wire.encode(message), most, into)
             conversation.ended(line)
         except Exception as error:
             conversation.broke(line, error)  # `todo` raises it when all other replies have ended
@@ -118,20 +125,30 @@ class Connections:
             self._moved.notify_all()
 
     async def _request(
-        self, url: str, name: str, method: str, path: str, body: bytes | None, most: int, into: _Into | None = None
+        self,
+        url: str,
+        name: str,
+        method: str,
+        path: str,
+        body: bytes | _Upload | None,
+        most: int,
+        into: _Into | None = None,
+        patience: float | None = None,
     ) -> tuple[httpx2.Response, bytes]:
         """Send a request; if the connection breaks, send the same bytes again, for up to `patience` seconds."""
         began, pause = time.monotonic(), _PAUSE
-        limit = self.timeout + most / _SLOWEST
-        until = began + limit + self.patience  # the deadline of all attempts together
+        patience = self.patience if patience is None else patience
+        limit = self.timeout + (most + len(body or b"")) / _SLOWEST
+        until = began + limit + patience  # the deadline of all attempts together
         while True:
-            hopeless, taken = False, into.taken if into else 0
+            hopeless, code, taken = False, None, into.taken if into else 0
             try:
                 with anyio.fail_after(min(limit, until - time.monotonic())):
                     response, content = await self._once(url, method, path, body, most, into)
                 if response.status_code not in _RETRIED:
                     break
-                problem = f"is not ready (HTTP {response.status_code}): {_refusal(content)[1]}"
+                code, says = _refusal(content)
+                problem = f"is not ready (HTTP {response.status_code}): {says}"
             except httpx2.ReadTimeout:
                 problem = f"did not answer within {self.timeout:g} seconds"
             except TimeoutError:
@@ -143,8 +160,8 @@ class Connections:
             if into is not None and into.taken > taken:
                 began, pause = time.monotonic(), _PAUSE  # this attempt brought new bytes, so patience starts again
             now = time.monotonic()
-            if hopeless or now - began + pause > self.patience or now + pause > until:
-                raise ServerFault(name, problem)
+            if hopeless or now - began + pause > patience or now + pause > until:
+                raise ServerFault(name, problem, code)
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         if response.status_code != 200:
@@ -153,17 +170,18 @@ class Connections:
         return response, content
 
     async def _once(
-        self, url: str, method: str, path: str, body: bytes | None, most: int, into: _Into | None
+        self, url: str, method: str, path: str, body: bytes | _Upload | None, most: int, into: _Into | None
     ) -> tuple[httpx2.Response, bytes]:
         traffic, http = self._client.traffic[url], self._http[url]
         http.cookies.clear()
-        headers = {"content-type": wire.MEDIA_TYPE} if body is not None else {}
+        headers = {} if body is None else {"content-type": wire.MEDIA_TYPE, "content-length": str(len(body))}
         extensions = {"trace": partial(_metered, traffic)}
-        request = http.build_request(method, path, content=body, headers=headers, extensions=extensions)
+        content = body.parts() if isinstance(body, _Upload) else body
+        request = http.build_request(method, path, content=content, headers=headers, extensions=extensions)
         response = await http.send(request, stream=True)
         traffic.requests += 1
         traffic.body_up += len(body or b"")
-        content, length = bytearray(), 0
+        read, length = bytearray(), 0
         if into is not None:
             into.begin()
         try:
@@ -175,10 +193,31 @@ class Connections:
                 if into is not None and response.status_code == 200:
                     await into.take(chunk)
                 else:
-                    content += chunk
+                    read += chunk
         finally:
             await response.aclose()
-        return response, bytes(content)
+        return response, bytes(read)
+
+
+class _Upload:
+    """A message whose body is made while it is sent, in step with the upload to the other server."""
+
+    def __init__(self, head: bytes, length: int, more: Callable[[], bytes | None], moved: anyio.Condition) -> None:
+        self._head, self._length, self._more, self._moved = head, len(head) + length, more, moved
+
+    def __len__(self) -> int:
+        return self._length
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield the bytes; wait where the other upload must catch up first."""
+        yield self._head
+        while (part := self._more()) is not None:
+            async with self._moved:
+                self._moved.notify_all()
+                if not part:
+                    await self._moved.wait()
+            if part:
+                yield part
 
 
 class _Into:

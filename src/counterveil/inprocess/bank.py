@@ -12,9 +12,10 @@ import numpy as np
 
 from ..algebra.arrays import Vector
 from ..applicant.ask import compile_question
-from ..applicant.conversation import Conversation, Do
+from ..applicant.conversation import Conversation
 from ..applicant.explain import Explanation, explain
 from ..applicant.offer import Offer
+from ..applicant.runs import Do, Line
 from ..crypto.keys import SIGNATURE_BYTES, Issuer, SigningKey
 from ..crypto.packages import package_all
 from ..crypto.randomness import new_key
@@ -25,14 +26,16 @@ from ..schema.layouts import Record
 from ..schema.preferences import Preferences
 from ..schemes.forms import Question
 from ..schemes.protocols import Seen
+from ..service.attempts import Attempt
 from ..service.epochs import make_epoch
 from ..service.ledger import MemoryLedger
-from ..service.server import Server
+from ..service.server import Asked, Server
 from ..terms import tickets, wire
 from ..terms.agreement import Peer
 from ..terms.deployment import Deployment
 from ..terms.published import make_terms
 from ..terms.wire import SignedTerms
+from .linked import Dealer, Wires
 
 _SERVICE = "in-process"
 _WINDOW = 600  # seconds within which a ticket must expire
@@ -58,6 +61,9 @@ class Local:
         self._servers = {server.number: server for server in servers}
         self._peers = [Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)]
         self._offer = Offer(issued, deployment, 0.0)
+        self._wires, self._tapes = Wires(self._servers), None
+        if deployment.scheme.protocol.dealt_by == "dealer":
+            self._tapes = Dealer(deployment.scheme.among((1, 2)), epoch.size)
 
     def __repr__(self) -> str:
         return f"Local({self.deployment.says(self.database.rows)})"
@@ -116,10 +122,39 @@ class Local:
         turn = self._servers[do.line.server].turn(wire.encode(do.message), do.message.kind)
         return turn.answered().parts
 
+    def _together(self, conversation: Conversation, sent: list[Do]) -> None:
+        """Hand attempts to servers that talk to each other, and their parts of the answer to the conversation."""
+        messages = {do.line: do.message for do in sent if do.line is not None and do.message is not None}
+        bodies = {line: bytearray(wire.head(made, conversation.upload(line))) for line, made in messages.items()}
+        lines = set(bodies)
+        while lines:
+            for line in list(lines):
+                part = conversation.more(line)
+                if part is None:
+                    lines.remove(line)
+                else:
+                    bodies[line] += part
+        asked, attempts = dict[Line, Asked](), dict[Line, Attempt]()
+        for line, body in bodies.items():
+            server = self._servers[line.server]
+            asked[line] = server.asked(bytes(body[: wire.ENVELOPE]), len(body), self._tapes)
+            attempts[line] = asked[line].join(np.frombuffer(body, dtype=np.uint8))
+            self._wires.start(line.server, attempts[line])
+        self._wires.deliver()
+        for line, attempt in attempts.items():
+            if attempt.reply is None:
+                raise AssertionError(f"an attempt in one process has no end: {attempt.phase}, {attempt.refusal}")
+            self._wires.drop(line.server, attempt)
+            conversation.heard(line, asked[line].reply + attempt.reply)
+            conversation.ended(line)
+
     def _carried(self, question: Question, **options: Any) -> Conversation:
         """Carry all messages of a question, and the replies part by part, when the conversation wants more."""
         conversation = self.begun(question, **options)
         while sent := [do for do in conversation.todo() if do.what == "send"]:
+            if self.deployment.scheme.protocol.linked:
+                self._together(conversation, sent)
+                continue
             replies = {do.line: self.replies(do) for do in sent if do.line is not None}
             while replies:
                 for line in [line for line in replies if conversation.wants(line)]:

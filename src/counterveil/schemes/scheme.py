@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,7 +130,12 @@ class Scheme:
         return self.servers - 1 - 2 * self.robust
 
     def needed(self, robust: int = 0) -> int:
-        """Return how many servers are needed: eT + 1, and two more for every wrong answer to be corrected."""
+        """Return how many servers are needed: eT + 1, and two more for every wrong answer to be corrected.
+
+        Where pairs of servers work on a question, it is one more for every server that may lie.
+        """
+        if self.protocol.pairs:
+            return 2 + robust
         return self.form.degree * self.collusion + 1 + 2 * robust
 
     def among(self, servers: Sequence[int], robust: int = 0) -> Scheme:
@@ -137,6 +143,19 @@ class Scheme:
         for n in servers:
             checks.integer("servers", n, 1, self.servers)
         return replace(self, alphas=tuple(self.alphas[n - 1] for n in servers), robust=robust)
+
+    def runs(self) -> list[tuple[int, ...]]:
+        """Return the seats of the servers that work on a question together; none if there are too many servers.
+
+        All servers do, or pairs of them. If v of them may lie, these are all pairs of v + 2 servers, or v + 1 pairs of
+        2v + 2 servers: one pair is honest in either case.
+        """
+        count, lying = self.servers, self.robust
+        if not self.protocol.pairs:
+            return [tuple(range(count))] if count == self.needed(lying) else []
+        if count == 2 + lying:
+            return list(combinations(range(count), 2))
+        return [(seat, seat + 1) for seat in range(0, count, 2)] if count == 2 + 2 * lying else []
 
     @property
     def exact(self) -> bool:

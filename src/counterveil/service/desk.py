@@ -5,7 +5,8 @@ Security: what is refused, and when, depends on how much others ask for and how 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,20 +14,26 @@ import anyio
 import anyio.lowlevel
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from ..algebra.compiled import cores
 from ..errors import CounterveilError, Refused
 from ..terms import wire
+from .attempts import Attempt, Tapes
 from .connections import HANG_UP
 from .limits import GaveWay, Place, Places
-from .server import Reply, Server, Turn
+from .meeting import Meeting
+from .server import Asked, Reply, Server, Turn
+from .spool import Spool
 
 T = TypeVar("T")
 
 _BODY = 10.0  # seconds for a body to arrive, plus the time of its bytes at `_SLOWEST_WRITER`
 _SLOWEST_WRITER = 1 << 14  # bytes a second
+_SLOWEST_UPLOAD = 1 << 18  # bytes a second, where the applicant deals: megabytes that others wait for
+_SPOOLED = 4 << 30  # bytes: the most that attempts on their way may have together, on disk
+_RUNS = 64  # attempts under way at a time
 _PATIENCE = 60.0  # seconds for an answer to leave, plus the time of its bytes at `_SLOWEST_READER`
 _SLOWEST_READER = 1 << 16  # bytes a second
 _ANSWERS = 24  # answers under way at a time; a sealed one takes some 17 MiB of memory
@@ -63,11 +70,49 @@ class _Body:
             self.here += chunk
         return bytes(self.here)
 
+    async def pour(self, spool: Spool) -> None:
+        """Wait for the end of the body, and write all of it to a spool."""
+        while True:
+            spool.write(bytes(self.here))
+            self.here.clear()
+            if not self._more:
+                return
+            await self.reach(1)
+
     async def skip(self) -> None:
         """Wait for the end of the body, and throw it away."""
         while self._more:
             self.here.clear()
             await self.reach(1)
+
+
+@contextmanager
+def _deadline(length: int, pace: int) -> Iterator[None]:
+    """Refuse a body that does not arrive in time."""
+    seconds = _BODY + length / pace
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError:
+        raise Refused("too_slow", f"the body did not arrive within {seconds:.0f} seconds") from None
+
+
+async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """Wait for some work; stop when the client is gone."""
+    made: list[T] = []
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        made.append(await work)
+        group.cancel_scope.cancel()
+    if not made:
+        raise ClientDisconnect
+    return made[0]
 
 
 class _Source:
@@ -94,9 +139,10 @@ class Desk:
     A refusal never waits for the answers to others, because other threads compute those.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server, self._most = server, server.longest
+    def __init__(self, server: Server, meeting: Meeting | None = None, tapes: Tapes | None = None) -> None:
+        self._server, self._most, self._meeting, self._tapes = server, server.longest, meeting, tapes
         self._answers, self._bodies = Places(_ANSWERS), Places(_BODIES, queue=512)
+        self._spooled, self._runs = Places(_SPOOLED, queue=512), Places(_RUNS)
         self._checking = anyio.CapacityLimiter(cores())
         self._computing = anyio.CapacityLimiter(cores())  # more threads than cores would slow each other down
 
@@ -116,27 +162,67 @@ class Desk:
         except GaveWay:
             await _hang_up(scope, receive)
 
-    async def _turn(self, request: Request, kind: wire.RequestKind) -> Turn:
-        """Read a request, no longer than the terms allow. Its head is checked before its body has arrived."""
+    async def serve_attempt(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Play an attempt with another server, or give out the answer to one; or raise the reason for a refusal."""
+        if self._meeting is None:
+            raise Refused("malformed", "an attempt, where servers do not talk to each other")
+        try:
+            request = Request(scope, receive)
+            async with self._runs.hold():
+                asked, attempt = await self._asked(request, self._meeting)
+                if attempt is None:
+                    find = partial(self._meeting.attempts.collect, asked.run, asked.seat, asked.entry)
+                    part = await self._meeting.collect(asked.run, find)
+                else:
+                    part = await _unless_gone(request, self._meeting.join(attempt))
+                answer = Response(asked.reply + part, media_type=wire.MEDIA_TYPE, headers={"connection": "close"})
+                await answer(scope, receive, send)
+        except GaveWay:
+            await _hang_up(scope, receive)
+
+    async def _asked(self, request: Request, meeting: Meeting) -> tuple[Asked, Attempt | None]:
+        """Read an attempt. Its head is checked before its body has arrived, and so is the way to the other server."""
+        length = self._length(request)
+        async with self._spooled.hold(length) as place:
+            body, spool = _Body(request.receive, place), Spool(length)
+
+            def check(head: bytes) -> Asked:
+                asked = self._server.asked(head, length, self._tapes)
+                if asked.kind == "attempt":
+                    meeting.check_reaches(*set(asked.run.servers) - {self._server.number})
+                return asked
+
+            with _deadline(length, _SLOWEST_UPLOAD):
+                asked = await self._admitted(body, length, check)
+                await body.pour(spool)
+            return asked, None if asked.kind == "collect" else await self._check(asked.join, spool.array())
+
+    def _length(self, request: Request) -> int:
+        """Return how long a request says it is; refuse one that does not say, or is longer than the terms allow."""
         length = request.headers.get("content-length", "")
         if "transfer-encoding" in request.headers or not (length.isascii() and length.isdigit()):
             raise Refused("length_required", "a request must say how long its body is")
         if len(length) > 20 or int(length) > self._most:
             raise Refused("too_long", f"{length[:20]} bytes, where the longest request has {self._most}")
-        async with self._bodies.hold(int(length)) as place:
-            seconds = _BODY + int(length) / _SLOWEST_WRITER
+        return int(length)
+
+    async def _admitted(self, body: _Body, length: int, check: Callable[[bytes], T]) -> T:
+        """Check the head of a request, before its body has arrived."""
+        head = await body.reach(min(length, wire.ENVELOPE))
+        try:
+            return await self._check(check, head[: wire.ENVELOPE])
+        except CounterveilError:
+            await body.skip()  # a client may read the refusal only after it has sent everything
+            raise
+
+    async def _turn(self, request: Request, kind: wire.RequestKind) -> Turn:
+        """Read a request, no longer than the terms allow. Its head is checked before its body has arrived."""
+        length = self._length(request)
+        async with self._bodies.hold(length) as place:
             body = _Body(request.receive, place)
-            try:
-                with anyio.fail_after(seconds):
-                    head = await body.reach(min(int(length), wire.ENVELOPE))
-                    try:
-                        admitted = await self._check(self._server.admit, head[: wire.ENVELOPE], int(length), kind)
-                    except CounterveilError:
-                        await body.skip()  # a client may read the refusal only after it has sent everything
-                        raise
-                    whole = await body.reach(int(length) + 1)  # one more than there are, so wait for the end
-            except TimeoutError:
-                raise Refused("too_slow", f"the body did not arrive within {seconds:.0f} seconds") from None
+            with _deadline(length, _SLOWEST_WRITER):
+                admitted = await self._admitted(body, length, lambda head: self._server.admit(head, length, kind))
+                whole = await body.reach(length + 1)  # one more than there are, so wait for the end
             return await self._check(admitted.read, whole)
 
     async def _check(self, work: Callable[..., T], *args: Any) -> T:

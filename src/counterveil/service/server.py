@@ -19,18 +19,21 @@ import msgspec
 import numpy as np
 
 from .. import engine
+from ..algebra.arrays import Bytes
 from ..crypto.keys import SigningKey
 from ..crypto.randomness import Common, key_id
 from ..engine.party import Enter, Party, Send, Take, entered
-from ..errors import Malformed, Refused
+from ..errors import InvalidInput, Malformed, Refused
 from ..institution.database import Database
 from ..schemes.protocols import Held
 from ..schemes.protocols import Request as Sizes
 from ..schemes.scheme import Scheme
 from ..terms import tickets, wire
 from ..terms.wire import Claims, Manifest, Request, RequestKind, SignedTerms, Ticket
+from .attempts import Attempt, Tapes, key_of
 from .epochs import Epoch, check_holdings, make_epoch
-from .ledger import AnyLedger, Entry, Key
+from .ledger import MOST_ATTEMPTS, AnyLedger, Entry, Key
+from .link.frames import Run
 
 _TICKETS = 64  # tickets whose shuffle order is cached for the record step
 _ORDERS = 64 << 20  # bytes: the most that the cached orders may take
@@ -97,6 +100,21 @@ class Admitted(NamedTuple):
     read: Callable[[bytes], Turn]  # takes the bytes of the whole request
 
 
+class Asked(NamedTuple):
+    """An attempt, or a request to collect one, whose head was checked.
+
+    `proof` covers everything but the body, so the applicant collects the answer without sending the body again.
+    """
+
+    kind: RequestKind
+    run: Run
+    seat: int
+    entry: Entry  # "running", in the ledger's words
+    reply: bytes  # the bytes before the body of the answer
+    length: int  # how many bytes the body of the answer has
+    join: Callable[[Bytes], Attempt]  # takes the bytes of the whole request
+
+
 class Server:
     """One server. It answers two kinds of request: a question (`answer`) and a record step (`record`).
 
@@ -158,11 +176,12 @@ class Server:
         held = Held(self.epoch.rows, self.epoch.records, lambda _: standing)
         for request in range(len(scheme.requests(self.epoch.size)[:2])):
             party = scheme.answering(0, request, held)
-            take = next(party)
-            if isinstance(take, Take):
-                effect = party.send(take.check(np.zeros(take.count, dtype=np.uint8 if request else np.int64)))
-                if isinstance(effect, Send):
-                    wire.pack(effect.alphabet, effect.symbols)
+            effect = next(party)
+            while isinstance(effect, Take):
+                dtype = np.uint8 if effect.alphabet.bits == 8 else np.int64
+                effect = party.send(effect.check(np.zeros(effect.count, dtype=dtype)))
+            if isinstance(effect, Send):
+                wire.pack(effect.alphabet, effect.symbols)
             party.close()
 
     def about(self) -> dict[str, Any]:
@@ -184,7 +203,7 @@ class Server:
             scheme = epoch.deployment.scheme
             for robust in range(epoch.issued.terms.robust + 1):
                 asked = scheme.among(range(1, scheme.needed(robust) + 1), robust).requests(epoch.size)
-                bodies += [request.sent.packed(request.up) for request in asked]
+                bodies += [request.body(seat) for request in asked for seat in range(len(request.down))]
         return max(bodies) + wire.ENVELOPE
 
     def answer(self, body: bytes) -> Reply:
@@ -206,26 +225,12 @@ class Server:
         asked. Somebody who has a ticket, but not the secret of a request, gets the same refusal for every guess at it
         (rule 13).
         """
-        message, start = wire.decode_head(head, length, kind)
-        if message.server != self.number:
-            raise Refused("wrong_server", f"this is server {self.number}, not server {message.server}")
-        epoch = self._epochs.get(message.terms)
-        if epoch is None:
-            raise Refused("other_terms", "the request was made for other terms than these: read the manifest again")
-        if message.key != self._key_id:
-            raise Refused("other_key", "the servers have another common key now: read the manifest again")
-        ticket = wire.decode_ticket(message.ticket)
-        tickets.verify(ticket, epoch.issued.terms, self._clock())
+        message, start, ticket, epoch = self._checked_head(head, length, kind)
         claims = ticket.claims
-        if self.number not in claims.servers or self.number not in message.among:
-            raise Refused("ticket_for_other_servers", f"the ticket, or the request, is not for server {self.number}")
-        offered = epoch.deployment.scheme
-        needed = offered.needed(claims.robust)
-        if len(claims.servers) != needed:
-            raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
-        scheme = offered.among(claims.servers, claims.robust)
-        _check_request(message, claims, scheme)
-        take = next(self._party(message, ticket, scheme, epoch))
+        run = _run_of(message, claims, epoch.deployment.scheme)
+        scheme = run.scheme
+        _check_request(message, claims, run)
+        take = next(self._party(message, ticket, run, epoch))
         if not isinstance(take, Take):
             raise AssertionError("a server's party must first take its input")
         what, size = kind.replace("-", " "), take.alphabet.packed(take.count)
@@ -235,54 +240,130 @@ class Server:
         def read(body: bytes) -> Turn:
             symbols = take.check(wire.unpack(what, take.alphabet, body[start:], take.count))
             fingerprint, holder = hashlib.sha256(body).digest(), hashlib.sha256(message.secret).digest()
-            key = Key(claims.id, request=message.request)
+            together = run.servers if run.servers != claims.servers else ()
+            key = Key(claims.id, together, request=message.request)
             entry = Entry(key, "spent", fingerprint, claims.expires, holder=holder)
-            party = entered(self._party(message, ticket, scheme, epoch), entry)
+            party = entered(self._party(message, ticket, run, epoch), entry)
             next(party)
             enter = party.send(symbols)
             if not isinstance(enter, Enter):
                 raise AssertionError("a server's party must write the ledger before it sends anything")
             asked = scheme.requests(epoch.size._replace(k=claims.k))
             last = message.request + 1 == len(asked)
-            return Turn(fingerprint, last, self.ledger, party, enter, *self._head(message, claims, asked))
+            return Turn(fingerprint, last, self.ledger, party, enter, *self._head(message, claims, run, asked))
 
         return Admitted(start, read)
 
-    def _party(self, message: Request, ticket: Ticket, scheme: Scheme, epoch: Epoch) -> Party[Any]:
+    def asked(self, head: bytes, length: int, tapes: Tapes | None = None) -> Asked:
+        """Check everything before the body of an attempt, or of a request to collect one, as `admit` does."""
+        message, start, ticket, epoch = self._checked_head(head, length, "attempt", "collect")
+        claims = ticket.claims
+        run = _run_of(message, claims, epoch.deployment.scheme)
+        if not run.scheme.protocol.linked:
+            raise Refused("malformed", "an attempt, where servers do not talk to each other")
+        if message.request >= MOST_ATTEMPTS:
+            raise Refused("too_often", f"a request has at most {MOST_ATTEMPTS} attempts")
+        seat, (sizes,) = run.servers.index(self.number), run.scheme.requests(epoch.size._replace(k=claims.k))
+        expected = sizes.body(seat) if message.kind == "attempt" else 0
+        if length - start != expected:
+            raise Malformed(message.kind, got=f"{length - start} bytes", expected=f"{expected}")
+        name = Run(message.terms, claims.id, run.servers, message.request)  # type: ignore[arg-type]
+        proof = hashlib.sha256(wire.encode(msgspec.structs.replace(message, kind="collect"))).digest()
+        holder = hashlib.sha256(message.secret).digest()
+        entry = Entry(key_of(name), "running", proof, claims.expires, holder=holder)
+        if message.kind == "attempt" and self.ledger.state(entry.key) is not None:
+            raise Refused("attempt_over", "this attempt began already, or was given up")  # before its body is read
+
+        def join(body: Bytes) -> Attempt:
+            party = self._party(message, ticket, run, epoch)
+            take, at = next(party), start + sizes.sent.packed(sizes.up)
+            if not isinstance(take, Take):
+                raise AssertionError("a server's party must first take its input")
+            party.send(take.check(wire.unpack("attempt", take.alphabet, body[start:at].tobytes(), take.count)))
+            dealt = {"tape": body[at:]} if tapes is None else {"tapes": tapes}
+            return Attempt(name, seat, self.ledger, entry, party=party, most=sizes.between, **dealt)
+
+        return Asked(message.kind, name, seat, entry, *self._head(message, claims, run, [sizes]), join)
+
+    def _checked_head(self, head: bytes, length: int, *kinds: RequestKind) -> tuple[Request, int, Ticket, Epoch]:
+        """Return the message without its body, the bytes before the body, the ticket, and the epoch that it names."""
+        message, start = wire.decode_head(head, length, *kinds)
+        if message.server != self.number:
+            raise Refused("wrong_server", f"this is server {self.number}, not server {message.server}")
+        epoch = self._epochs.get(message.terms)
+        if epoch is None:
+            raise Refused("other_terms", "the request was made for other terms than these: read the manifest again")
+        if message.key != self._key_id:
+            raise Refused("other_key", "the servers have another common key now: read the manifest again")
+        ticket = wire.decode_ticket(message.ticket)
+        tickets.verify(ticket, epoch.issued.terms, self._clock())
+        if self.number not in ticket.claims.servers or self.number not in message.among:
+            raise Refused("ticket_for_other_servers", f"the ticket, or the request, is not for server {self.number}")
+        return message, start, ticket, epoch
+
+    def _party(self, message: Request, ticket: Ticket, run: _Run, epoch: Epoch) -> Party[Any]:
         """Return the party that this server plays for a request."""
-        servers = ticket.claims.servers
+        scheme, servers = run.scheme, run.servers
 
         def common(seats: tuple[int, ...]) -> Common:
             among = scheme if len(seats) == scheme.servers else scheme.among([seat + 1 for seat in seats])
             return self._common(among, epoch.issued.digest, ticket.signed)
 
         among = [servers.index(n) for n in message.among]
-        held = Held(epoch.rows, epoch.records, common)
-        return scheme.answering(servers.index(self.number), message.request, held, among)
+        linked = scheme.protocol.linked
+        held = Held(epoch.rows, epoch.records, common, ticket.claims.k, attempt=message.request if linked else 0)
+        return scheme.answering(servers.index(self.number), 0 if linked else message.request, held, among)
 
-    def _head(self, message: Request, claims: Claims, asked: Sequence[Sizes]) -> tuple[bytes, int]:
+    def _head(self, message: Request, claims: Claims, run: _Run, asked: Sequence[Sizes]) -> tuple[bytes, int]:
         """Return the bytes before the body of the answer, and how many bytes the body has."""
-        sizes = asked[message.request]
-        length = sizes.answered.packed(sizes.down[claims.servers.index(self.number)])
-        kind: wire.ReplyKind = "answer" if message.kind == "query" else "record-answer"
+        sizes = asked[0 if run.scheme.protocol.linked else message.request]
+        length = sizes.answered.packed(sizes.down[run.servers.index(self.number)])
+        kind = wire.ROUTES[message.kind][1]
         bare = wire.Reply(wire.VERSION, kind, self.number, claims.id, message.request, message.among, b"")
         return wire.head(bare, length), length
 
 
-def _check_request(message: Request, claims: Claims, scheme: Scheme) -> None:
+class _Run(NamedTuple):
+    """The servers that work on a question together, by number, and the scheme of these servers."""
+
+    servers: tuple[int, ...]
+    scheme: Scheme
+
+
+def _run_of(message: Request, claims: Claims, offered: Scheme) -> _Run:
+    """Return the run that a request belongs to: all servers of its ticket, or the pair that it names."""
+    try:
+        scheme = offered.among(claims.servers, claims.robust)
+    except InvalidInput as error:
+        raise Refused("ticket_not_offered", str(error)) from None
+    runs = scheme.runs()
+    if not runs:
+        needed = offered.needed(claims.robust)
+        raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
+    if not scheme.protocol.pairs:
+        return _Run(claims.servers, scheme)
+    pairs = [tuple(claims.servers[seat] for seat in seats) for seats in runs]
+    if message.among not in pairs:
+        raise Refused("malformed", f"a request to servers {list(message.among)}, expected a pair of its ticket")
+    return _Run(message.among, offered.among(message.among))
+
+
+def _check_request(message: Request, claims: Claims, run: _Run) -> None:
     """Refuse a request that its ticket does not allow.
 
-    A question goes to all servers of the ticket. A record step has a number 1..k, and goes to all of them but as many
-    as may be lying (`robust`).
+    A question goes to all servers of its run. A record step has a number 1..k, and goes to all of them but as many as
+    may be lying (`robust`).
     """
+    if run.scheme.protocol.linked:
+        raise Refused("malformed", "a question without an attempt, where servers talk to each other")
     if message.kind == "query":
-        if message.request or message.among != claims.servers:
+        if message.request or message.among != run.servers:
             raise Refused("malformed", "a question is request 0, to all servers of its ticket")
         return
-    if not scheme.protocol.fetches:
+    if not run.scheme.protocol.fetches:
         raise Refused("malformed", "a record step, where the answer brings the record")
     if not 1 <= message.request <= claims.k:
         raise Refused("malformed", f"request {message.request} of a ticket for {claims.k} records")
-    servers = len(claims.servers) - claims.robust
-    if not set(message.among) <= set(claims.servers) or len(message.among) != servers:
+    servers = len(run.servers) - run.scheme.robust
+    if not set(message.among) <= set(run.servers) or len(message.among) != servers:
         raise Refused("malformed", f"a record comes from {servers} servers of its ticket")

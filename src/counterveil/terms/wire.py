@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import unicodedata
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -28,17 +27,16 @@ from .parameters import MOST_RECORDS as MOST_RECORDS
 from .parameters import MOST_SERVERS as MOST_SERVERS
 from .parameters import Parameters as Parameters
 from .parameters import Server as Server
+from .texts import is_plain
 
 VERSION: Final = 2  # of messages, tickets and terms, and of how servers derive randomness from their common key
 MEDIA_TYPE = "application/octet-stream"
-MANIFEST_PATH, ANSWER_PATH, RECORD_PATH = "/v1/manifest", "/v1/answer", "/v1/record"
+MANIFEST_PATH, ANSWER_PATH, RECORD_PATH, ATTEMPT_PATH = "/v1/manifest", "/v1/answer", "/v1/record", "/v1/attempt"
 MOST_ROBUST = 5  # wrong answers; the applicant finds them by trying every set of this many servers
 ENVELOPE = 1024  # bytes: the most that a message has before its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
-_LONGEST_TEXT = 1000  # characters of one text in a manifest, except the terms
 _BLOCK = 1 << 16  # symbols unpacked at a time
 _BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # MessagePack's type byte of binary data, to the bytes of the length after it
-_TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # characters that change the direction of text
 
 Servers = Annotated[tuple[Server, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
 Time = Annotated[int, Meta(ge=0, lt=1 << 53)]  # seconds since 1970; a JavaScript number holds it exactly
@@ -48,8 +46,14 @@ Hex16 = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
 Service = Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]{1,64}$")]
-RequestKind = Literal["query", "record-query"]
-ReplyKind = Literal["answer", "record-answer"]
+RequestKind = Literal["query", "record-query", "attempt", "collect"]
+ReplyKind = Literal["answer", "record-answer", "attempt-answer"]
+ROUTES: Final[dict[RequestKind, tuple[str, ReplyKind]]] = {  # where each kind of request goes, and what comes back
+    "query": (ANSWER_PATH, "answer"),
+    "record-query": (RECORD_PATH, "record-answer"),
+    "attempt": (ATTEMPT_PATH, "attempt-answer"),
+    "collect": (ATTEMPT_PATH, "attempt-answer"),
+}
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -92,6 +96,9 @@ class Ticket(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What an applicant sends: a share of a question, or of the position of a record.
 
+    Servers that talk to each other get an attempt instead: a share of the question, and their randomness if the
+    applicant deals it. A "collect" asks for the reply to an attempt, or for its end, and has no body.
+
     Security: the applicant draws a new `secret` for each question and server. Nobody else can send the same bytes, so
     nobody else can find out whether the applicant sent them (rule 13).
     """
@@ -102,7 +109,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     terms: Bytes32  # digest of the terms that the request was made for
     key: Id  # id of the servers' common key, as their manifests showed it
     ticket: Annotated[bytes, Meta(max_length=512)]
-    request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]  # 0: the question; 1..k: a record
+    request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]  # 0: the question; 1..k: a record; or an attempt's number
     among: Servers  # all servers that get a share of this request
     secret: Bytes32
     body: bytes
@@ -209,7 +216,7 @@ def encode(message: Request | Reply) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
-def head(message: Reply, length: int) -> bytes:
+def head(message: Request | Reply, length: int) -> bytes:
     """Return the bytes before a body of this length, so that the body can be sent part by part."""
     bare = msgspec.msgpack.encode(msgspec.structs.replace(message, body=b""))
     return bare[: -len(_binary(0))] + _binary(length)
@@ -221,12 +228,12 @@ def _binary(length: int) -> bytes:
     return bytes([{1: 0xC4, 2: 0xC5, 4: 0xC6}[size]]) + length.to_bytes(size, "big")
 
 
-def decode_request(data: bytes, kind: RequestKind) -> Request:
-    """Read a request of that kind."""
-    return _checked(_unpacked("message", data, Request), kind)
+def decode_request(data: bytes, *kinds: RequestKind) -> Request:
+    """Read a request of one of these kinds."""
+    return _checked(_unpacked("message", data, Request), *kinds)
 
 
-def decode_head(data: bytes, length: int, kind: RequestKind) -> tuple[Request, int]:
+def decode_head(data: bytes, length: int, *kinds: RequestKind) -> tuple[Request, int]:
     """Read the head of a request of `length` bytes; return the request with an empty body, and the head's length.
 
     `data` are the first `ENVELOPE` bytes, or all if there are fewer. The body comes last, so a server can refuse the
@@ -239,11 +246,11 @@ def decode_head(data: bytes, length: int, kind: RequestKind) -> tuple[Request, i
         if not size or start + body != length or data[at:start] != _binary(body):
             continue
         try:
-            return decode_request(data[:at] + _binary(0), kind), start
+            return decode_request(data[:at] + _binary(0), *kinds), start
         except Malformed:
             if start >= len(data):
                 raise
-    decode_request(data[:length], kind)  # raises an error that says what is wrong
+    decode_request(data[:length], *kinds)  # raises an error that says what is wrong
     raise Malformed("message", got="a body of another length", expected="as many bytes as were announced")
 
 
@@ -252,9 +259,9 @@ def decode_reply(data: bytes, kind: ReplyKind) -> Reply:
     return _checked(_unpacked("message", data, Reply), kind)
 
 
-def _checked(message: Envelope, kind: str) -> Envelope:
-    if message.kind != kind:
-        raise Malformed("message", got=f"the kind {message.kind}", expected=kind)
+def _checked(message: Envelope, *kinds: str) -> Envelope:
+    if message.kind not in kinds:
+        raise Malformed("message", got=f"the kind {message.kind}", expected=" or ".join(kinds))
     _check_ascending("message", message.among)
     return message
 
@@ -371,24 +378,11 @@ def _unpacked(what: str, data: bytes, kind: type[Struct]) -> Struct:
 def _from_json(what: str, data: bytes, kind: type[Struct]) -> Struct:
     try:
         read = msgspec.json.decode(data, type=kind)
-        if not _is_plain(msgspec.to_builtins(read)):
+        if not is_plain(msgspec.to_builtins(read)):
             raise Malformed(what, got="control characters, or a text without end", expected="plain text")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(what, got=_said(error), expected=f"JSON of version {VERSION}") from None
     return read
-
-
-def _is_plain(value: Any) -> bool:
-    """Say whether all text in a value is safe to show: short, no control characters, no changes of direction.
-
-    Terms that travel as text are skipped: they are parsed and checked separately.
-    """
-    if isinstance(value, str):
-        return len(value) <= _LONGEST_TEXT and not any(unicodedata.category(c) == "Cc" or c in _TURNS for c in value)
-    if isinstance(value, dict):
-        inner = (pair for pair in value.items() if pair[0] != "terms" or not isinstance(pair[1], str))
-        return all(_is_plain(part) for pair in inner for part in pair)
-    return not isinstance(value, list | tuple) or all(map(_is_plain, value))
 
 
 def _said(error: Exception) -> str:

@@ -109,11 +109,11 @@ def _batches(setting: Setting, rows: int, k: int) -> tuple[Batch, ...]:
 
 
 def _package(held: Held, number: int, chosen: Bits) -> Bytes:
-    """Return the xor of the chosen packages, under a pad for this record that both servers have."""
+    """Return the xor of the chosen packages, under a pad for this attempt and record that both servers have."""
     records = held.records
     if records is None:
         return np.zeros(0, dtype=np.uint8)
     if len(records) != len(chosen):
         raise WrongShape("records", got=len(records), expected=f"one for each of {len(chosen)} rows")
-    pad = held.common((0, 1)).elements("joint", 256, records.length, coefficient=number)
+    pad = held.common((0, 1)).elements("joint", 256, records.length, request=held.attempt, coefficient=number)
     return records.xor(chosen.astype(bool), 0, records.length) ^ pad.astype(np.uint8)

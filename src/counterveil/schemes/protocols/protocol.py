@@ -60,6 +60,10 @@ class Request(NamedTuple):
     dealt: tuple[int, ...] = ()  # bytes of one-time randomness that each server gets, by seat
     dealer: Role = "applicant"  # the role that deals them
 
+    def body(self, seat: int) -> int:
+        """Return how many bytes the applicant sends to a server: its query, and what the applicant deals."""
+        return self.sent.packed(self.up) + (self.dealt[seat] if self.dealt and self.dealer == "applicant" else 0)
+
     def traffic(self) -> dict[tuple[Role, Role], int]:
         """Return how many symbols each role sends to each other role; pairs that exchange none are left out."""
         sizes: Counter[tuple[Role, Role]] = Counter()
@@ -80,6 +84,7 @@ class Held(NamedTuple):
     records: Records | None
     common: Callable[[tuple[int, ...]], Streams]  # the common randomness of some of the servers, given by seat
     k: int = 1  # records that a question gets
+    attempt: int = 0  # which attempt this is, where servers talk to each other
 
 
 class Outcome(NamedTuple):
@@ -114,6 +119,7 @@ class Protocol(ABC):
 
     name: ClassVar[str]
     linked: ClassVar[bool] = False  # whether servers talk to each other
+    pairs: ClassVar[bool] = False  # whether two servers work on a question; where some may lie, several pairs do
 
     @property
     def fetches(self) -> bool:

@@ -149,6 +149,8 @@ def decide(rows: Mapping[Key, Row], entry: Entry, now: float) -> Decision:
         raise Refused("ticket_expired", "the ticket has expired")
     if entry.key.request and begins:
         _check_question(rows, entry)
+    if entry.key.run and entry.holder:
+        _check_holder(rows, entry)
     step = TABLE[current.state if current else None, entry.state]
     if step in REFUSALS:
         raise _refused(step)
@@ -168,6 +170,12 @@ def _check_question(rows: Mapping[Key, Row], entry: Entry) -> None:
     if not asked:
         raise Refused("question_first", "a record comes after the question of its ticket")
     if asked[0].holder != entry.holder:
+        raise _refused("ticket_used")
+
+
+def _check_holder(rows: Mapping[Key, Row], entry: Entry) -> None:
+    """Refuse anybody but the sender of the first attempt of a run; a peer, who speaks for no applicant, has no name."""
+    if any(row.holder not in (b"", entry.holder) for key, row in rows.items() if key.run == entry.key.run):
         raise _refused("ticket_used")
 
 
