@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ from .connections import Listener
 from .dashboard import Operator
 from .desk import Desk
 from .ledger import AnyLedger
+from .metrics import Metrics
 from .server import SOFTWARE, Server
+from .together import Together
 
 log = logging.getLogger("counterveil")
 
@@ -44,6 +46,8 @@ REFUSALS = {  # every code of a refusal, with its HTTP status and its meaning
     "too_slow": (408, "the body did not arrive in time"),
     "ticket_used": (409, "the ticket was used for another request"),
     "question_first": (409, "a record was asked for before its question"),
+    "attempt_first": (409, "the attempt before was not given up"),
+    "attempt_over": (409, "the attempt was given up; the next may begin"),
     "ticket_expired": (410, "the ticket has expired"),
     "length_required": (411, "no Content-Length"),
     "other_terms": (412, "the request was made for other terms"),
@@ -54,40 +58,13 @@ REFUSALS = {  # every code of a refusal, with its HTTP status and its meaning
     "internal": (500, "the server failed"),
     "not_ready": (503, "the ledger cannot be written"),
     "busy": (503, "too many answers are on their way"),
+    "peer_unreachable": (503, "the other server cannot be reached, or did not get its part"),
+    "attempt_held": (503, "the attempt is complete here, and may not be at the other server"),
 }
 _FRESH = 1.0  # seconds for which a check of the ledger counts
 _PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")  # headers that a proxy adds
 _BACKLOG = 256  # new connections that wait in the kernel
 _LOCAL = ("127.0.0.1", "::1", "localhost")
-
-
-class Metrics:
-    """What Prometheus may read: how many requests, how long they took, how large the ledger is."""
-
-    def __init__(self, server: Server) -> None:
-        self.registry = prometheus_client.CollectorRegistry()
-        self._requests = prometheus_client.Counter(
-            "counterveil_requests", "Requests answered or refused", ["path", "code"], registry=self.registry
-        )
-        self._seconds = prometheus_client.Histogram(
-            "counterveil_request_seconds", "Time from first byte to last", ["path"], registry=self.registry
-        )
-        self._bytes = prometheus_client.Counter(
-            "counterveil_body_bytes", "Bytes of bodies", ["path", "direction"], registry=self.registry
-        )
-        for name, says, value in (
-            ("counterveil_ledger_entries", "Requests of unexpired tickets", server.ledger.count),
-            ("counterveil_rows", "Rows served", lambda: server.terms.rows),
-            ("counterveil_server_number", "Which server this is", lambda: server.number),
-        ):
-            prometheus_client.Gauge(name, says, registry=self.registry).set_function(value)
-
-    def count(self, path: str, code: str, seconds: float, received: int, sent: int) -> None:
-        """Count one request."""
-        self._requests.labels(path, code).inc()
-        self._seconds.labels(path).observe(seconds)
-        self._bytes.labels(path, "in").inc(received)
-        self._bytes.labels(path, "out").inc(sent)
 
 
 class _Observed:
@@ -154,13 +131,13 @@ def _refusal(scope: Scope, error: Refused) -> Response:
 class _Answer(Response):
     """A response that reads the request's body and computes its answer only when it is sent."""
 
-    def __init__(self, desk: Desk, kind: wire.RequestKind) -> None:
+    def __init__(self, serve: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         super().__init__()
-        self._desk, self._kind = desk, kind
+        self._serve = serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._desk.serve(self._kind, scope, receive, send)
+            await self._serve(scope, receive, send)
         except Refused as error:
             await _refusal(scope, error)(scope, receive, send)
         except InvalidInput as error:
@@ -202,15 +179,24 @@ class _CrossOrigin:
         await (self._shared if shared else self._app)(scope, receive, send)
 
 
-def make_app(server: Server, *, origins: Sequence[str] = ("*",), operator: Operator | None = None) -> FastAPI:
+def make_app(
+    server: Server,
+    *,
+    origins: Sequence[str] = ("*",),
+    operator: Operator | None = None,
+    together: Together | None = None,
+) -> FastAPI:
     """Return the application of one server.
 
     `origins` are those whose web pages may call the server. Any may, by default, since there are no cookies. With an
-    `operator` there is a page for the institution too.
+    `operator` there is a page for the institution too. `together` links it to other servers.
     """
-    app = FastAPI(title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None)
-    metrics = Metrics(server)
-    _add_protocol(app, server)
+    about = {"title": "Counterveil", "version": SOFTWARE.split()[-1], "description": __doc__}
+    app = FastAPI(**about, docs_url=None, redoc_url=None, lifespan=together and together.lifespan)
+    metrics = Metrics(server, together)
+    _add_protocol(app, server, together)
+    if together is not None:
+        _add_link(app, together)
     _add_health(app, server)
     _add_metrics(app, metrics, operator)
     _add_page(app, server)
@@ -223,8 +209,8 @@ def make_app(server: Server, *, origins: Sequence[str] = ("*",), operator: Opera
     return app
 
 
-def _add_protocol(app: FastAPI, server: Server) -> None:
-    manifest, desk = wire.encode_manifest(server.manifest), Desk(server)
+def _add_protocol(app: FastAPI, server: Server, together: Together | None) -> None:
+    manifest, desk = wire.encode_manifest(server.manifest), Desk(server, together)
     binary = {"schema": {"type": "string", "format": "binary", "maxLength": server.longest}}
     message = {
         "requestBody": {"required": True, "content": {wire.MEDIA_TYPE: binary}, "description": "See docs/wire.md."}
@@ -241,13 +227,32 @@ def _add_protocol(app: FastAPI, server: Server) -> None:
 
     @app.post(wire.ANSWER_PATH, summary="Answer a question", openapi_extra=message, responses={200: says, **refusals})
     async def answer_route() -> Response:
-        return _Answer(desk, "query")
+        return _Answer(partial(desk.serve, "query"))
 
     @app.post(
         wire.RECORD_PATH, summary="Answer a record step", openapi_extra=message, responses={200: says, **refusals}
     )
     async def record_route() -> Response:
-        return _Answer(desk, "record-query")
+        return _Answer(partial(desk.serve, "record-query"))
+
+    @app.post(
+        wire.ATTEMPT_PATH,
+        summary="Answer a question together with another server, or collect the answer",
+        openapi_extra=message,
+        responses={200: says, **refusals},
+    )
+    async def attempt_route() -> Response:
+        return _Answer(desk.serve_attempt)
+
+
+def _add_link(app: FastAPI, together: Together) -> None:
+    @app.websocket(LINK_PATH)
+    async def link_route(websocket: WebSocket) -> None:
+        await together.links.accept(websocket)
+
+    @app.get(LINK_PATH, summary="Which servers this one is linked to", responses={200: {"description": "JSON"}})
+    async def linked_route() -> Response:
+        return Response(msgspec.json.encode(together.status()), media_type="application/json")
 
 
 def _add_health(app: FastAPI, server: Server) -> None:

@@ -20,12 +20,13 @@ from starlette.types import Message, Receive, Scope, Send
 from ..algebra.compiled import cores
 from ..errors import CounterveilError, Refused
 from ..terms import wire
-from .attempts import Attempt, Tapes
+from .attempts import Attempt
 from .connections import HANG_UP
 from .limits import GaveWay, Place, Places
 from .meeting import Meeting
 from .server import Asked, Reply, Server, Turn
 from .spool import Spool
+from .together import Together
 
 T = TypeVar("T")
 
@@ -139,8 +140,10 @@ class Desk:
     A refusal never waits for the answers to others, because other threads compute those.
     """
 
-    def __init__(self, server: Server, meeting: Meeting | None = None, tapes: Tapes | None = None) -> None:
-        self._server, self._most, self._meeting, self._tapes = server, server.longest, meeting, tapes
+    def __init__(self, server: Server, together: Together | None = None) -> None:
+        self._server, self._most = server, server.longest
+        self._meeting = None if together is None else together.meeting
+        self._tapes = None if together is None else together.tapes
         self._answers, self._bodies = Places(_ANSWERS), Places(_BODIES, queue=512)
         self._spooled, self._runs = Places(_SPOOLED, queue=512), Places(_RUNS)
         self._checking = anyio.CapacityLimiter(cores())

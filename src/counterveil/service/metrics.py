@@ -1,0 +1,40 @@
+"""What Prometheus may read of a server.
+
+Security: metrics hold nothing of a question, an answer or a ticket.
+"""
+
+from __future__ import annotations
+
+import prometheus_client
+
+from .server import Server
+from .together import Together
+
+
+class Metrics:
+    """What Prometheus may read: how many requests, how long they took, how large the ledger is."""
+
+    def __init__(self, server: Server, together: Together | None = None) -> None:
+        self.registry = prometheus_client.CollectorRegistry()
+        self._requests = prometheus_client.Counter(
+            "counterveil_requests", "Requests answered or refused", ["path", "code"], registry=self.registry
+        )
+        self._seconds = prometheus_client.Histogram(
+            "counterveil_request_seconds", "Time from first byte to last", ["path"], registry=self.registry
+        )
+        self._bytes = prometheus_client.Counter(
+            "counterveil_body_bytes", "Bytes of bodies", ["path", "direction"], registry=self.registry
+        )
+        for name, says, value in (
+            ("counterveil_ledger_entries", "Requests of unexpired tickets", server.ledger.count),
+            ("counterveil_rows", "Rows served", lambda: server.terms.rows),
+            ("counterveil_server_number", "Which server this is", lambda: server.number),
+        ):
+            prometheus_client.Gauge(name, says, registry=self.registry).set_function(value)
+
+    def count(self, path: str, code: str, seconds: float, received: int, sent: int) -> None:
+        """Count one request."""
+        self._requests.labels(path, code).inc()
+        self._seconds.labels(path).observe(seconds)
+        self._bytes.labels(path, "in").inc(received)
+        self._bytes.labels(path, "out").inc(sent)

@@ -1,0 +1,76 @@
+"""Everything that a server needs to work on questions together with others: the link, attempts, and tapes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from ..crypto.keys import SigningKey
+from .attempts import Attempts
+from .link.channel import Channel
+from .link.frames import Frame, Tape
+from .link.hub import Links
+from .meeting import Meeting
+from .server import Server
+
+log = logging.getLogger("counterveil")
+_DEALER = 0  # the number of a dealing server, on the link
+
+
+class Together:
+    """The link of a server to its peers, and the attempts that they make together.
+
+    `urls` are addresses of processes of the other servers; by default the addresses of these servers in the terms.
+    """
+
+    def __init__(self, server: Server, own: SigningKey, urls: Sequence[str] = (), *, insecure: bool = False) -> None:
+        issued, number = server.epoch.issued, server.number
+        keys = enumerate(issued.terms.keys, start=1)
+        others = [url for n, url in enumerate(issued.addresses, start=1) if n != number]
+        self.tapes = None
+        self.links = Links(
+            number=number,
+            own=own,
+            service=issued.terms.service,
+            pinned={n: bytes.fromhex(key) for n, key in keys if n != number},
+            urls=list(urls) or others,
+            heard=self._heard,
+            opened=self._opened,
+            lost=self._lost,
+            insecure=insecure,
+        )
+        self.meeting = Meeting(Attempts(number, server.ledger), lambda n: list(self.links.channels(n)))
+
+    def _heard(self, channel: Channel, frame: Frame) -> None:
+        if channel.number != _DEALER and not isinstance(frame, Tape):
+            self.meeting.heard(channel, frame)
+
+    def _opened(self, channel: Channel) -> None:
+        self.meeting.opened(channel)
+
+    def _lost(self, channel: Channel) -> None:
+        self.meeting.lost(channel)
+
+    @asynccontextmanager
+    async def lifespan(self, _: object) -> AsyncIterator[None]:
+        """Keep the link up while the application runs."""
+        task = asyncio.get_running_loop().create_task(self.links.run())
+        try:
+            yield
+        finally:
+            await self.links.close()
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def status(self) -> dict[str, Any]:
+        """Return which servers are linked, and how long a message to them and back takes, in milliseconds."""
+        seen: dict[int, list[float]] = {}
+        for number in self.links.numbers():
+            trips = [channel.round_trip for channel in self.links.channels(number)]
+            seen[number] = [round(1000 * trip, 1) for trip in trips if trip is not None]
+        linked = [{"server": n, "round_trip_ms": min(trips, default=None)} for n, trips in sorted(seen.items())]
+        return {"linked": linked, **self.meeting.counts}
