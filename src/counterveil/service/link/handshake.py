@@ -2,7 +2,8 @@
 
 Each side says hello (version, service, number, boot id, a fresh X25519 key), and then proves itself: it signs both
 hellos and its own role with its own Ed25519 key. The other side checks that with the key that the terms pin for the
-number. Both derive one ChaCha20-Poly1305 key for each direction, and seal every frame with a counter as the nonce.
+number. Both derive one ChaCha20-Poly1305 key for each direction, and seal every frame with a counter as the nonce. The
+dialler goes first, the listener second; last, the listener seals an empty message, which says that it accepts.
 
 Security: hellos are public; they carry no secret. A man in the middle can pass messages on, and sees sealed frames.
 If he alters a hello, the two sides sign different bytes, and neither accepts; to put in a key of his own he would have
@@ -87,9 +88,8 @@ class Handshake:
         theirs: Role = "listener" if self._role == "dialler" else "dialler"
         public = self._party.pinned[self.peer.number]
         if len(proof) != SIGNATURE_BYTES or not is_signed(public, proof, "link", theirs.encode(), *self._transcript):
-            raise Malformed(
-                "proof", got="another signature", expected=f"that of the terms' key for {named(self.peer.number)}"
-            )
+            whose = named(self.peer.number)
+            raise Malformed("proof", got="another signature", expected=f"one by the key that the terms pin for {whose}")
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(self.peer.key))
         except ValueError:  # a point of small order: the secret would be known to all

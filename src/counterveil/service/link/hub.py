@@ -75,8 +75,8 @@ class Links:
     async def accept(self, websocket: WebSocket) -> None:
         """Serve a connection that a peer, or a stranger, has opened.
 
-        For one stranger too many, the one that has been here longest goes. A peer needs two messages to be no stranger
-        any more, and is never sent away after that.
+        For one stranger too many, the one that has been here longest goes. A peer is no stranger any more after two
+        messages, and is never sent away after that.
         """
         if self._closed:
             await websocket.close()
@@ -158,16 +158,22 @@ class Links:
             self._lost(channel)
 
     async def _shake_hands(self, socket: Dialled | Accepted, role: Role) -> Channel:
-        """Exchange hellos and proofs. The listener says nothing before it has read a good hello."""
+        """Exchange hellos and proofs. The listener says nothing before it has read a good hello.
+
+        The dialler waits until the listener has accepted its proof. Otherwise it would take a channel for open that the
+        listener is about to close.
+        """
         hand = Handshake(self._party, role)
         if role == "dialler":
             await socket.send(hand.hello)
             proof = hand.prove(await socket.receive())
             seals = hand.finish(await socket.receive())
             await socket.send(proof)
+            seals.open(await socket.receive())
         else:
             proof = hand.prove(await socket.receive())
             await socket.send(hand.hello)
             await socket.send(proof)
             seals = hand.finish(await socket.receive())
+            await socket.send(seals.seal(b""))
         return Channel(socket, hand.peer, seals)
