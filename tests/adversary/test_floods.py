@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -337,7 +338,7 @@ async def ask(desk: Desk, body: bytes) -> tuple[int, bytes]:
         "headers": headers,
         "asgi": {"spec_version": "2.3"},
     }
-    await _Answer(desk, "query")(scope | {"extensions": {HANG_UP: over.set}}, receive, send)
+    await _Answer(partial(desk.serve, "query"))(scope | {"extensions": {HANG_UP: over.set}}, receive, send)
     return status, said
 
 
@@ -365,7 +366,7 @@ def test_a_head_is_refused_before_its_body_has_come() -> None:
 
         headers = [(b"content-length", b"65536")]
         scope = {"type": "http", "method": "POST", "path": "/v1/answer", "headers": headers, "extensions": {}}
-        await _Answer(desk, "query")(scope, receive, send)
+        await _Answer(partial(desk.serve, "query"))(scope, receive, send)
 
     anyio.run(run)
     assert came[:2] == ["part", "head checked"]

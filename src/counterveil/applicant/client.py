@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -25,6 +24,7 @@ from ..schemes.forms import Question
 from ..schemes.protocols import Seen
 from ..terms import tickets, wire
 from ..terms.addresses import canonical
+from ..terms.addresses import is_loopback as is_loopback
 from ..terms.agreement import Peer, Traffic, check_agreement
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
@@ -254,14 +254,6 @@ def _address(given: Any, insecure: bool) -> str:
             url, "is plain http: somebody on the way to both servers could read the question; expected https"
         )
     return url
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Client:

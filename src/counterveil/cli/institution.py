@@ -193,6 +193,14 @@ def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
     metavar="ORIGIN",
     help="An origin whose web pages may ask; by default any. Repeatable.",
 )
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    metavar="URL",
+    help="Where servers work together: the address of a process of another server; by default those in the terms.",
+)
+@click.option("--insecure", is_flag=True, help="Allow --link to other machines over plain http.")
 @click.option("--operator-token", type=_PATH, help="Enable /operator, for those who have the token in this file.")
 @click.option("--budget", type=click.FloatRange(0), help="/operator: how many bits may be given away in all.")
 @click.option("--issued", type=click.IntRange(0), help="/operator: how many tickets were issued.")
@@ -217,6 +225,8 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     cors: tuple[str, ...],
+    links: tuple[str, ...],
+    insecure: bool,
     operator_token: Path | None,
     budget: float | None,
     issued: int | None,
@@ -228,6 +238,7 @@ def serve(
     """
     try:
         from ..service import app
+        from ..service.together import Together
     except ImportError as error:
         raise MissingPackage("serve", got=f"no {error.name}", expected="counterveil[server]") from None
     if (tls_cert is None) != (tls_key is None):
@@ -256,10 +267,13 @@ def serve(
     if operator_token:
         bits = _bits(database, deployment)
         operator = Operator(running, read_token(operator_token), bits=bits, budget=budget, issued=issued)
+    together = None
+    if deployment.scheme.protocol.linked:
+        together = Together(running, own, links, insecure=insecure)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again; this lets `finally` run
     try:
         app.serve(
-            app.make_app(running, origins=cors, operator=operator),
+            app.make_app(running, origins=cors, operator=operator, together=together),
             running.about(),
             host=host,
             port=port,

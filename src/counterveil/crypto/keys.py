@@ -24,7 +24,7 @@ from ..errors import InvalidKey, Unbound
 from .randomness import KEY_BYTES, VERSION, delimited, key_id, new_key
 
 SIGNATURE_BYTES = 64
-Purpose = Literal["terms", "ticket", "manifest", "record", "blind", "packages"]  # what a signature is for
+Purpose = Literal["terms", "ticket", "manifest", "record", "blind", "packages", "link"]  # what a signature is for
 COMMON, PRIVATE, PUBLIC = "common.key", "issuer.key", "issuer.pub"
 SERVER_PRIVATE, SERVER_PUBLIC = "server.key", "server.pub"
 _PEM = serialization.Encoding.PEM

@@ -6,31 +6,32 @@ Security: logs and metrics hold nothing of a question, an answer or a ticket, an
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
 import prometheus_client
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
+from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import InvalidInput, Refused
 from ..terms import wire
 from . import page
-from .connections import Listener
 from .dashboard import Operator
 from .desk import Desk
 from .ledger import AnyLedger
+from .link.hub import Links
+from .link.sockets import PATH as LINK_PATH
+from .listening import serve as serve
 from .metrics import Metrics
 from .server import SOFTWARE, Server
 from .together import Together
@@ -63,7 +64,6 @@ REFUSALS = {  # every code of a refusal, with its HTTP status and its meaning
 }
 _FRESH = 1.0  # seconds for which a check of the ledger counts
 _PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")  # headers that a proxy adds
-_BACKLOG = 256  # new connections that wait in the kernel
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -191,12 +191,12 @@ def make_app(
     `origins` are those whose web pages may call the server. Any may, by default, since there are no cookies. With an
     `operator` there is a page for the institution too. `together` links it to other servers.
     """
-    about = {"title": "Counterveil", "version": SOFTWARE.split()[-1], "description": __doc__}
-    app = FastAPI(**about, docs_url=None, redoc_url=None, lifespan=together and together.lifespan)
+    app = FastAPI(title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None)
     metrics = Metrics(server, together)
     _add_protocol(app, server, together)
     if together is not None:
-        _add_link(app, together)
+        _add_link(app, together.links)
+        _add_status(app, together)
     _add_health(app, server)
     _add_metrics(app, metrics, operator)
     _add_page(app, server)
@@ -245,11 +245,21 @@ def _add_protocol(app: FastAPI, server: Server, together: Together | None) -> No
         return _Answer(desk.serve_attempt)
 
 
-def _add_link(app: FastAPI, together: Together) -> None:
-    @app.websocket(LINK_PATH)
-    async def link_route(websocket: WebSocket) -> None:
-        await together.links.accept(websocket)
+def _add_link(app: FastAPI, links: Links) -> None:
+    """Add the link to other servers, which is kept up while the application runs."""
 
+    @asynccontextmanager
+    async def linked(_: FastAPI) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(links.run)
+            yield
+            await links.close()
+
+    app.router.lifespan_context = linked
+    app.router.routes.append(WebSocketRoute(LINK_PATH, links.accept))
+
+
+def _add_status(app: FastAPI, together: Together) -> None:
     @app.get(LINK_PATH, summary="Which servers this one is linked to", responses={200: {"description": "JSON"}})
     async def linked_route() -> Response:
         return Response(msgspec.json.encode(together.status()), media_type="application/json")
@@ -356,48 +366,3 @@ async def _asset(content: bytes, kind: str) -> Response:
     return Response(
         content, media_type=kind, headers={"x-content-type-options": "nosniff", "cache-control": "no-cache"}
     )
-
-
-class _JsonLines(logging.Formatter):
-    """Writes each log entry as one line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
-        entry |= {"event": record.getMessage()} | getattr(record, "fields", {})
-        return msgspec.json.encode(entry).decode()
-
-
-def serve(
-    app: FastAPI,
-    about: dict[str, Any],
-    *,
-    host: str,
-    port: int,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    log_level: str,
-) -> None:
-    """Run the server until a signal stops it; then finish the answers under way."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
-    for name in ("counterveil", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(log_level.upper())
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        ssl_certfile=None if tls_cert is None else str(tls_cert),
-        ssl_keyfile=None if tls_key is None else str(tls_key),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        loop="asyncio",
-        ws="none",
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=30,
-    )
-    log.info("serving", extra={"fields": about})
-    Listener(config).run()

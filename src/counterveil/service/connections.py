@@ -8,6 +8,7 @@ its limit new connections wait, and a flood of silent connections leaves even he
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from dataclasses import dataclass, field
@@ -16,8 +17,11 @@ from typing import Any, Literal, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 HANG_UP = "counterveil.hang_up"  # in a request's extensions: a function that ends the connection now
+WIDEN = "counterveil.widen"  # in a WebSocket's extensions: a function that admits messages of this many bytes
+FIRST_MESSAGE = 1 << 10  # bytes: the longest message on a WebSocket before that
 _HERE, _KERNEL = 1 << 16, 1 << 17  # bytes: the most that wait to be sent, in this process and in the kernel
 
 State = Literal["asks", "sends", "reads"]  # what the client must do next: send a head, send a body, read an answer
@@ -185,6 +189,11 @@ class Connection(H11Protocol):
             self._state = state
             self._crowd.wait_for(self, state)
 
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Leave the crowd: `link` has limits of its own for its connections, and closes the silent ones."""
+        self._crowd.leave(self)
+        super().handle_websocket_upgrade(event)
+
     def shutdown(self) -> None:
         """Finish answers under way, but with shorter deadlines for clients that do not read."""
         self._crowd.hurry()
@@ -196,6 +205,44 @@ class Connection(H11Protocol):
         transport = self.transport or self._raw
         if transport is not None:
             transport.abort()
+
+
+_quiet = logging.getLogger("uvicorn.error.websockets")
+_quiet.setLevel(logging.WARNING)  # uvicorn logs the address of everybody who connects, at a lower level
+
+
+class Upgraded(WebSocketsSansIOProtocol):
+    """A connection that has become a WebSocket: it can be ended at once, and admits short messages only at first."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.logger, self.conn.logger, self.conn.debug = _quiet, _quiet, False
+        app = self.app
+
+        async def with_end(scope: Any, receive: Any, send: Any) -> None:
+            scope["extensions"] = {HANG_UP: self.hang_up, WIDEN: self.widen}
+            await app(scope, receive, send)
+
+        self.app = with_end
+
+    def hang_up(self) -> None:
+        """Close the connection now, even if something is still to be sent."""
+        self.transport.abort()
+
+    def widen(self, most: int) -> None:
+        """Admit messages of this many bytes, after the next message."""
+        self.conn.max_message_size = most
+
+    def handle_ping(self) -> None:
+        """Hang up: pongs to somebody who never reads them would fill the memory, and servers ping within the link."""
+        self.hang_up()
+
+    def shutdown(self) -> None:
+        """Stay open until the answers under way are finished, since they may need the link."""
+        if all(isinstance(each, Upgraded) for each in self.connections):
+            super().shutdown()
+        else:
+            self.loop.call_later(0.1, self.shutdown)
 
 
 class Listener(uvicorn.Server):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from typing import Any
 
 from ..crypto.keys import SigningKey
@@ -16,7 +13,6 @@ from .link.hub import Links
 from .meeting import Meeting
 from .server import Server
 
-log = logging.getLogger("counterveil")
 _DEALER = 0  # the number of a dealing server, on the link
 
 
@@ -30,7 +26,7 @@ class Together:
         issued, number = server.epoch.issued, server.number
         keys = enumerate(issued.terms.keys, start=1)
         others = [url for n, url in enumerate(issued.addresses, start=1) if n != number]
-        self.tapes = None
+        self.tapes, self._peers = None, [n for n in range(1, len(others) + 2) if n != number]
         self.links = Links(
             number=number,
             own=own,
@@ -54,23 +50,11 @@ class Together:
     def _lost(self, channel: Channel) -> None:
         self.meeting.lost(channel)
 
-    @asynccontextmanager
-    async def lifespan(self, _: object) -> AsyncIterator[None]:
-        """Keep the link up while the application runs."""
-        task = asyncio.get_running_loop().create_task(self.links.run())
-        try:
-            yield
-        finally:
-            await self.links.close()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
     def status(self) -> dict[str, Any]:
         """Return which servers are linked, and how long a message to them and back takes, in milliseconds."""
         seen: dict[int, list[float]] = {}
-        for number in self.links.numbers():
+        for number in self._peers:
             trips = [channel.round_trip for channel in self.links.channels(number)]
             seen[number] = [round(1000 * trip, 1) for trip in trips if trip is not None]
         linked = [{"server": n, "round_trip_ms": min(trips, default=None)} for n, trips in sorted(seen.items())]
-        return {"linked": linked, **self.meeting.counts}
+        return {"linked": linked}

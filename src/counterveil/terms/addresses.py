@@ -34,3 +34,11 @@ def canonical(text: str) -> str:
     if marks or not host or not re.fullmatch(_ADDRESS, made) or re.search(r"[?#\\\s]", text):
         raise Malformed("address", got=repr(text[:100]), expected="an address such as https://one.example")
     return made
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -98,7 +98,7 @@ class Used(_Frame, frozen=True):
 
 
 Frame = Ready | Begin | Opening | Standing | Abandon | Ping | Pong | Tape | Used
-_decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)  # type: ignore[arg-type]
+_decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
 def encode(frame: Frame) -> bytes:
