@@ -112,7 +112,8 @@ def test_small_databases(tmp_path: Path) -> None:
     for count, d in ((1, 2), (8, 1), (30, 2)):
         database = numbers_database(count, d)
         for shuffle in (False, True):
-            deployment = Deployment.of(database.schema, record=database.record, shuffle=shuffle)
+            chosen: dict[str, Any] = {"scheme": "table/differences", "record": database.record, "shuffle": shuffle}
+            deployment = Deployment.of(database.schema, **chosen)
             reading, _ = attack_deployment(in_process(database, deployment), database, tickets=2)
             assert reading.last.rows == 1
         assert attack_all(database, tickets=3)

@@ -310,7 +310,7 @@ def attack_all(
         oracle = in_process(target, deployment)
         curve = plan.run(oracle, deployment.rows(target.codes))
         reports.append(Report(plan.attack, plan.against, tuple(curve), plan.stopped_by))
-    chosen = Deployment.serving(database)
+    chosen = Deployment.serving(database, linked=True)
     return [*attack_deployment(in_process(database, chosen), database, tickets=tickets), *reports]
 
 

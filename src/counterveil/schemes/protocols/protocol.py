@@ -114,6 +114,7 @@ class Protocol(ABC):
 
     name: ClassVar[str]
     linked: ClassVar[bool] = False  # whether servers talk to each other
+    most_records: ClassVar[int | None] = None  # the most records that a question may get; None for no limit
 
     @property
     def fetches(self) -> bool:
