@@ -186,7 +186,7 @@ def test_serve_takes_up_what_the_schema_says(tmp_path: Path) -> None:
     limited = Schema.from_toml(plain.schema.to_toml() + "\n[deployment]\ndownload_limit = 0\n")
     schema = write_choice(advise(frame_of(plain), limited, "ok", accuracy=0.5)[0])
     assert schema.choice({})["download_limit"] == 0
-    assert "sealed" not in schema.choice({})["scheme"]
+    assert (schema.choice({})["scheme"], schema.choice({})["protocol"]) == ("table/sealed", "joint")
     option = advise(frame_of(plain), plain.schema, "ok", accuracy=0.5)[0]
     schema = write_choice(option)
     assert schema.choice({})["scheme"] == "table/sealed"

@@ -235,6 +235,8 @@ class Deployment:
         """
         if isinstance(spread, bool) or not isinstance(spread, int | float) or not spread >= 0:
             raise OutOfRange("spread", got=repr(spread), expected="a number, 0 or more")
+        if spread and self.k > 1 and not self.scheme.protocol.fetches:
+            raise NotOffered("spread", got=spread, expected=f"0: servers choose, and give {self.gives}")
         chosen: list[int] = []
         taken, threshold, apart = np.zeros(relative.size, dtype=bool), 0, math.ceil(spread * self.unit)
         # k passes over all rows and no sort, so that the time does not depend on the costs (rule 10).
