@@ -35,7 +35,6 @@ from counterveil.service.app import make_app
 from counterveil.service.app import serve as run
 from counterveil.service.ledger import Ledger
 from counterveil.service.server import Server
-from counterveil.terms.deployment import OPENED
 from counterveil.terms.published import deployment_of, read_terms
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
@@ -49,7 +48,7 @@ def make_schema() -> Schema:
     return Schema(features=tuple(Numeric(name=f"x{j}", low=0, high=LEVELS, step=1) for j in range(FEATURES)))
 
 
-def make_database(folder: Path, urls: Sequence[str], count: int = ROWS, scheme: str = OPENED) -> None:
+def make_database(folder: Path, urls: Sequence[str], count: int, scheme: str) -> None:
     """Write keys, a signed bundle of random rows, and its terms."""
     rows = np.random.default_rng(1).integers(0, LEVELS + 1, (count, FEATURES))
     data = {f"x{j}": rows[:, j] for j in range(FEATURES)} | {"ok": np.ones(count, dtype=bool)}
@@ -57,7 +56,7 @@ def make_database(folder: Path, urls: Sequence[str], count: int = ROWS, scheme: 
 
 
 @contextmanager
-def serving(folder: Path, count: int = ROWS, scheme: str = OPENED, host: str = "127.0.0.1") -> Iterator[list[str]]:
+def serving(folder: Path, count: int, scheme: str, host: str = "127.0.0.1") -> Iterator[list[str]]:
     """Run two servers, each with the plaintext endpoint; return their addresses."""
     ports = [free_port() for _ in range(2)]
     urls = [f"http://{host}:{port}" for port in ports]
@@ -186,7 +185,7 @@ async def answers(folder: Path, url: str, count: int) -> list[tuple[int, float]]
 
 def main(count: int) -> None:
     """Start the servers, run both loads, and print the results side by side."""
-    with tempfile.TemporaryDirectory() as name, serving(Path(name)) as urls:
+    with tempfile.TemporaryDirectory() as name, serving(Path(name), ROWS, "table/differences") as urls:
         results = asyncio.run(measure(Path(name), urls, count))
         alone = asyncio.run(answers(Path(name), urls[0], max(CONNECTIONS, count // 4)))
     table = Table(

@@ -63,6 +63,7 @@ DATA = {
     "owner": [False, True, True, False, True],
     "ok": [True] * 5,
 }
+OPENED = "table/differences"  # where a vector names no other scheme
 PERSON = {"income": 2000, "job": "driver", "school": "basic", "owner": False}
 PREFERENCES: dict[str, Any] = {"immutable": ["owner"], "weights": {"job": 3}}
 CONVERSATIONS: dict[str, dict[str, Any]] = {
@@ -110,7 +111,7 @@ def database() -> Database:
 
 def issued(addresses: tuple[str, ...] = ADDRESSES, **changes: Any) -> SignedTerms:
     held = database()
-    deployment = Deployment.of(held.schema, record=held.record)
+    deployment = Deployment.of(held.schema, scheme=OPENED, record=held.record)
     keys = [own(n).public for n in (1, 2)]
     return sign_terms(make_terms(held, deployment, keys=keys, service="vectors", **changes), addresses, issuer())
 
@@ -258,7 +259,7 @@ class Encoded:
 
 def conversation(servers: list[Server]) -> dict[str, Any]:
     """Return one whole question, all bytes of it, and requests that must be refused after it."""
-    deployment = Deployment.of(schema())
+    deployment = Deployment.of(schema(), scheme=OPENED)
     scheme = deployment.scheme
     question, _ = compile_question(deployment, deployment.schema.codes(PERSON), Preferences(**PREFERENCES))
     good = ticket(servers[0], 7)
@@ -404,7 +405,7 @@ def effects(number: int, *, k: int = 1, spread: float = 0.0, robust: int = 0, **
     If servers may lie, the third does: it adds one to the first number of its answer.
     """
     held, signer = database(), issuer()
-    deployment = Deployment.of(held.schema, record=held.record, k=k, **parameters)
+    deployment = Deployment.of(held.schema, record=held.record, k=k, **{"scheme": OPENED} | parameters)
     numbers = range(1, deployment.scheme.servers + 1)
     own = [SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n] * 32))) for n in numbers]
     addresses = tuple(f"https://server-{n}.example" for n in numbers)

@@ -309,7 +309,7 @@ def test_terms_on_the_command_line_take_options(
 
 
 def test_a_schema_may_choose_every_parameter() -> None:
-    assert set(Chosen.__struct_fields__) == {*Parameters.__struct_fields__, "download_limit"}
+    assert set(Chosen.__struct_fields__) == {*Parameters.__struct_fields__, "download_limit", "dealer"}
 
 
 # --- the page ------------------------------------------------------------------------------------------------------

@@ -242,7 +242,7 @@ def test_a_masked_deployment_never_prefers_an_infeasible_row() -> None:
 def test_k_nearest_and_their_spread() -> None:
     schema = Schema(features=(Numeric(name="a", low=0, high=100, step=1),))
     database = Database.build({"a": [10, 11, 12, 50, 90]}, schema, lambda _: [True] * 5)
-    bank = local(database, k=3)
+    bank = local(database, "table/differences", k=3)
 
     def values(**more: Any) -> list[Any]:
         found = bank.ask({"a": 0}, **more)
@@ -255,7 +255,7 @@ def test_k_nearest_and_their_spread() -> None:
     assert values(ranges={"a": (11, 60)}) == [11, 12, 50]
     with pytest.raises(OutOfRange, match="spread: got -1"):
         values(spread=-1)
-    with pytest.raises(NotOffered, match="k: got 3 records from masked, expected 1"):
+    with pytest.raises(NotOffered, match="k: got 3 records from masked by padded, expected 1"):
         local(database, "table/masked", k=3, d_min=4)
     with pytest.raises(OutOfRange, match="k: got 6, expected at most 5"):
         local(database, k=6)

@@ -112,7 +112,8 @@ def test_small_databases(tmp_path: Path) -> None:
     for count, d in ((1, 2), (8, 1), (30, 2)):
         database = numbers_database(count, d)
         for shuffle in (False, True):
-            deployment = Deployment.of(database.schema, record=database.record, shuffle=shuffle)
+            chosen: dict[str, Any] = {"scheme": "table/differences", "record": database.record, "shuffle": shuffle}
+            deployment = Deployment.of(database.schema, **chosen)
             reading, _ = attack_deployment(in_process(database, deployment), database, tickets=2)
             assert reading.last.rows == 1
         assert attack_all(database, tickets=3)
@@ -185,7 +186,7 @@ def test_serve_takes_up_what_the_schema_says(tmp_path: Path) -> None:
     limited = Schema.from_toml(plain.schema.to_toml() + "\n[deployment]\ndownload_limit = 0\n")
     schema = write_choice(advise(frame_of(plain), limited, "ok", accuracy=0.5)[0])
     assert schema.choice({})["download_limit"] == 0
-    assert "sealed" not in schema.choice({})["scheme"]
+    assert (schema.choice({})["scheme"], schema.choice({})["protocol"]) == ("table/sealed", "joint")
     option = advise(frame_of(plain), plain.schema, "ok", accuracy=0.5)[0]
     schema = write_choice(option)
     assert schema.choice({})["scheme"] == "table/sealed"

@@ -121,7 +121,8 @@ def test_a_lying_server_learns_nothing_from_what_happens_next(monkeypatch: pytes
         return real(self, server, *arguments, **keywords) ^ np.uint8(0xFF if server == 1 else 0)
 
     monkeypatch.setattr(Subsets, "answer", tampering)
-    bank = local(Database.build(ROWS, SCHEMA, lambda _: [True, True], record="cell"), k=2)
+    database = Database.build(ROWS, SCHEMA, lambda _: [True, True], record="cell")
+    bank = local(database, "table/differences", k=2)
     asked.clear()  # of what the servers rehearsed
     with pytest.raises(Tampered, match="record: got level"):
         bank.ask(PERSON)

@@ -356,7 +356,8 @@ def test_other_deployments(browser: Browser, tmp_path: Path, scheme: str, argume
 
 
 def test_an_open_deployment_asks_the_server_that_the_page_comes_from(browser: Browser, tmp_path: Path) -> None:
-    with running(tmp_path, numbers_database(50, 2), 3, "--collusion", 1, is_open=True) as service:
+    chosen = ["--scheme", "table/differences", "--collusion", 1]
+    with running(tmp_path, numbers_database(50, 2), 3, *chosen, is_open=True) as service:
         for url in service.urls:
             page = opened(browser, url, [], person={"x0": 3, "x1": 9})
             assert page.locator("#ticket-row").is_hidden()

@@ -425,33 +425,3 @@ def test_answers_do_not_depend_on_anything_but_the_ticket() -> None:
     assert np.array_equal(answers[0], answers[1])
     same = (answers[0] == answers[2]).mean()
     assert same < 0.02  # one byte in 256
-
-
-# --- auto ----------------------------------------------------------------------------------------------------------
-
-
-def test_auto_is_sealed_where_it_fits() -> None:
-    database = numbers_database(300, 3)
-    size = Deployment.serving(database).download(300)
-    assert 200_000 < size < 1 << 20
-
-    def picked(**given: Any) -> str:
-        return str(Deployment.serving(database, **given).parameters().scheme)
-
-    assert picked() == picked(scheme="auto") == "table/sealed"
-    for options in ({"download_limit": 0}, {"k": 2}, {"servers": 3}, {"servers": 3, "collusion": 2}, {"robust": 1}):
-        assert picked(**options) == "table/differences", options
-    assert picked(scheme="table/distances") == "table/distances"
-    assert "of the costs of all 300 rows nothing" in Deployment.serving(database).says(300)
-    assert "299 differences" in Deployment.serving(database, download_limit=0).says(300)
-    with pytest.raises(InvalidInput, match="download_limit"):
-        picked(download_limit=-1)
-
-
-def test_a_schema_may_set_the_limit() -> None:
-    text = numbers_database(30, 2).schema.to_toml()
-    chosen = Schema.from_toml(text + "\n[deployment]\ndownload_limit = 0\n")
-    frame = {"x0": [1.0, 2.0, 3.0], "x1": [4.0, 5.0, 6.0], "ok": [True] * 3}
-    other = Database.build(frame, chosen, accepted="ok")
-    assert Deployment.serving(other).parameters().scheme == "table/differences"
-    assert Deployment.serving(other, download_limit=1).parameters().scheme == "table/sealed"

@@ -240,12 +240,13 @@ def test_more_servers_and_collusion(tmp_path: Path) -> None:
     assert isinstance(expected, Counterfactual)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    with running(tmp_path / "a", database, 3) as service, service.client() as client:
+    with running(tmp_path / "a", database, 3, "--scheme", "table/differences") as service, service.client() as client:
         assert client.deployment.scheme.collusion == 2
         found = client.ask(person, ticket=service.ticket(client))
         assert isinstance(found, Counterfactual)
         assert found.cost == expected.cost
-    with running(tmp_path / "b", database, 3, "--collusion", 1, "-k", 2) as service:
+    chosen = ["--scheme", "table/differences", "--collusion", 1, "-k", 2]
+    with running(tmp_path / "b", database, 3, *chosen) as service:
         service.processes[1].kill()  # silent: the ticket is for the others
         urls = [service.urls[0], service.urls[2]]
         with pytest.raises(ServerFault, match=f"{service.urls[1]}.*cannot be reached"):

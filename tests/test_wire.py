@@ -127,7 +127,7 @@ def test_the_recorded_question_in_python_and_through_http(tmp_path: Path) -> Non
 
 def test_the_recorded_question_is_recovered() -> None:
     question, terms = SERVICE["question"], TERMS
-    deployment = Deployment.of(Schema.from_builtins(terms["schema"]))
+    deployment = Deployment.of(Schema.from_builtins(terms["schema"]), scheme="table/differences")
     scheme = deployment.scheme
     asked, _ = compile_question(
         deployment, deployment.schema.codes(question["person"]), Preferences.of(question["preferences"])

@@ -80,14 +80,18 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
     "--scheme",
     default=AUTO,
     show_default=True,
-    help="A name of the catalogue, FORM/REVEAL, or auto, which is table/sealed if its answers are short enough.",
+    help="A name of the catalogue, FORM/REVEAL, or auto, which is table/sealed by the protocol that suits the size.",
 )
+@click.option("--linked", is_flag=True, help="auto: each server runs with --link, so servers can talk to each other.")
+@click.option("--protocol", help="How the reveal is computed, if there is a choice: garbled or joint for sealed.")
+@click.option("--dealer", help="The protocol joint: who deals one-time randomness, applicant (the default) or server.")
+@click.option("--dealer-key", type=_PATH, help="The file of the dealing server's public key, if a server deals.")
 @click.option(
     "--download-limit",
     default=DOWNLOAD,
     show_default=True,
     type=click.IntRange(0),
-    help="auto: choose table/sealed if the answers to a question have at most this many MiB in all.",
+    help="auto: servers need not be linked if the answers to a question have at most this many MiB in all.",
 )
 @click.option("--collusion", type=int, help="How many servers may collude; by default as many as the scheme allows.")
 @click.option(
@@ -102,7 +106,8 @@ def keygen(folder: Path, operator: bool, common: bool) -> None:
     multiple=True,
     metavar="PART.NAME=VALUE",
     callback=lambda _, __, given: _options(given),
-    help="A parameter that only this form of the question has, such as form.percent=50. Repeatable.",
+    help="A parameter that only this form of the question has, such as form.percent=50, or only this protocol. "
+    "Repeatable.",
 )
 @click.option(
     "--shuffle/--no-shuffle",
@@ -126,6 +131,8 @@ def terms(
     window: int,
     records: int,
     robust: int,
+    linked: bool,
+    dealer_key: Path | None,
     **parameters: Any,
 ) -> None:
     """Write and sign the terms of a deployment of BUNDLE: what it offers, and the address of each server.
@@ -137,7 +144,7 @@ def terms(
     parameters |= {"k": records, "servers": len(servers)}
     given = {name: value for name, value in parameters.items() if not _is_default(context, name)}
     chosen = parameters | database.schema.choice(given)
-    deployment = Deployment.serving(database, robust=robust, **chosen)
+    deployment = Deployment.serving(database, robust=robust, linked=linked, **chosen)
     made = make_terms(
         database,
         deployment,
@@ -146,12 +153,15 @@ def terms(
         is_open=is_open,
         window=window,
         robust=robust,
+        dealer=None if dealer_key is None else read_public(dealer_key),
     )
     signed = sign_terms(made, [url for url, _ in servers], issuer)
     write_terms(output, signed)
-    click.echo(f"{output}: {deployment.says(len(database.codes))}.")
+    click.echo(f"{output}: {deployment.says(len(database.codes))}; {deployment.lasts()}.")
     for number, (url, key_) in enumerate(zip(signed.addresses, made.keys, strict=True), start=1):
         click.echo(f"server {number}: {url}, key {fingerprint(bytes.fromhex(key_))}")
+    if made.dealer:
+        click.echo(f"dealer: key {fingerprint(bytes.fromhex(made.dealer))}")
     click.echo(f"digest: {signed.digest.hex()}")
 
 

@@ -28,7 +28,9 @@ from ..research.leakage import Leakage, clear_costs, estimate, populations, simu
 from ..research.oracles import Asking
 from ..schema.frames import Columns, as_label
 from ..schema.schema import Schema
+from ..schemes.protocols import PROTOCOLS
 from ..schemes.reveals import REVEALS, Reveal, make_reveal
+from ..schemes.scheme import Scheme
 from ..terms.deployment import Deployment
 
 _PATH = click.Path(path_type=Path)
@@ -136,10 +138,11 @@ def _rungs(d_mins: Sequence[int]) -> list[Reveal]:
     return list(dict.fromkeys(made))
 
 
-def _called(reveal: Reveal) -> str:
-    mask = f", d_min {reveal.d_min}" if reveal.masked else ""
+def _called(scheme: Scheme) -> str:
+    reveal, protocol = scheme.reveal, scheme.protocol
+    extra = (f", d_min {reveal.d_min}" if reveal.masked else "") + (f", {protocol.name}" if protocol.linked else "")
     shuffled = reveal.shuffle and not REVEALS[reveal.name].shuffle
-    return ("shuffled " if shuffled else "") + reveal.name.replace("_", " ") + mask
+    return ("shuffled " if shuffled else "") + reveal.name.replace("_", " ") + extra
 
 
 @click.command()
@@ -170,12 +173,14 @@ def leakage(
     """
     console, database = Console(), Database.open(bundle)
     generator = simulation(seed)
-    deployment = Deployment.serving(database)
+    deployment = Deployment.serving(database, linked=True)
     rows = deployment.rows(database.codes).astype(np.int64)
     codes = _applicants(Columns(people), database.schema) if people else database.codes
     own = codes[generator.choice(len(codes), min(applicants, len(codes)), replace=False)].astype(np.int64)
     cases = populations(clear_costs(deployment, database.codes, each) for each in own)
-    rungs = [(reveal, made) for reveal in _rungs(d_mins) if (made := _with(deployment, reveal))]
+    rungs = [
+        (reveal, made) for reveal in _rungs(d_mins) for how in PROTOCOLS if (made := _with(deployment, reveal, how))
+    ]
     shown = track(rungs, description="reveals", transient=True, disable=as_json or not console.is_terminal)
     found = [
         (made, estimate(reveal, cases, len(rows), samples=samples, generator=generator, drawn=True))
@@ -185,8 +190,7 @@ def leakage(
     record = math.log2(len(rows))
     if folder is not None:
         steps = [
-            (_called(made.scheme.reveal) + " (at most)" * (f.method == "bounded"), f.bits, f.low, f.high)
-            for made, f in found
+            (_called(made.scheme) + " (at most)" * (f.method == "bounded"), f.bits, f.low, f.high) for made, f in found
         ]
         title = f"What one question gives away: {bundle.name}, {len(rows):,} rows"
         plots.ladder(folder / "leakage.png", steps, title=title, unit="bits a question")
@@ -206,8 +210,7 @@ def leakage(
         bits = ("≤ " if leaked.method == "bounded" else "") + f"{max(0.0, leaked.bits):,.1f}"
         most, tickets = _holds(made, len(rows)), made.scheme.rebuilt_after
         known = "a row a ticket" if tickets is None else f"{tickets} tickets"
-        name = _called(made.scheme.reveal)
-        grid.add_row(name, bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", known)
+        grid.add_row(_called(made.scheme), bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", known)
     console.print(grid)
     console.print(
         f"All rows together are {whole:,.0f} bits. The record that comes with every answer tells {record:.1f} of them, "
@@ -227,11 +230,12 @@ def _applicants(table: Columns, schema: Schema) -> Any:
     return np.stack([schema.codes(person, clamp=True) for person in given])
 
 
-def _with(deployment: Deployment, reveal: Reveal) -> Deployment | None:
-    """Return the deployment with another reveal and the fewest servers; None if its form does not offer that reveal."""
-    chosen = deployment.parameters().chosen() | {"servers": None, "collusion": None, "k": 1}
+def _with(deployment: Deployment, reveal: Reveal, protocol: str) -> Deployment | None:
+    """Return the deployment with another reveal and protocol, and the fewest servers; None if that is not offered."""
+    chosen = deployment.parameters().chosen() | {"servers": None, "collusion": None, "k": 1, "protocol": protocol}
     chosen |= {"scheme": f"{deployment.scheme.form.name}/{reveal.name}"}
     chosen |= {"shuffle": reveal.shuffle, "d_min": reveal.d_min}
+    chosen["options"] = {part: own for part, own in chosen.get("options", {}).items() if part == "form"}
     try:
         return Deployment.of(deployment.schema, record=deployment.record, **chosen)
     except NotOffered:
@@ -245,12 +249,12 @@ def _holds(deployment: Deployment, rows: int) -> float:
 
 
 def _rung(deployment: Deployment, leaked: Leakage, rows: int) -> dict[str, Any]:
-    reveal = deployment.scheme.reveal
+    reveal, protocol = deployment.scheme.reveal, deployment.scheme.protocol
     tickets, holds = deployment.scheme.rebuilt_after, _holds(deployment, rows)
     return {
-        "reveal": reveal.name, "shuffle": reveal.shuffle, "d_min": reveal.d_min, "bits": round(leaked.bits, 4),
-        "interval": [round(leaked.low, 4), round(leaked.high, 4)], "method": leaked.method,
-        "crafted_at_most": round(holds, 2), "known_attack_tickets": tickets,
+        "reveal": reveal.name, "protocol": protocol.name, "shuffle": reveal.shuffle, "d_min": reveal.d_min,
+        "bits": round(leaked.bits, 4), "interval": [round(leaked.low, 4), round(leaked.high, 4)],
+        "method": leaked.method, "crafted_at_most": round(holds, 2), "known_attack_tickets": tickets,
     }  # fmt: skip
 
 
@@ -371,6 +375,9 @@ def advise(
         f"Chosen: at most {best.levels} levels, {best.name}, {best.deployment.scheme.servers} servers, "
         f"q = {best.deployment.scheme.field.q:,}."
     )
+    console.print(escape(f"That is {best.deployment.says(best.rows)}; {best.deployment.lasts()}."))
+    if best.deployment.scheme.protocol.linked:
+        console.print("The servers talk to each other: start each with --link URL of the other.")
     if not dry_run:
         console.print(
             f"Written to {escape(str(output or schema_file))}; build the bundle with it, and `terms` uses the choice."
@@ -379,13 +386,25 @@ def advise(
 
 def _options(best: Option, tried: Sequence[Option], questions: int) -> Grid:
     grid = Grid(title=f"{best.rows:,} rows; {questions} questions an applicant", box=box.SIMPLE_HEAD)
-    for heading in ("", "levels", "reveal", "accuracy", "95 %", "up", "down", "server", "bits a question", "in all"):
+    for heading in (
+        "",
+        "levels",
+        "reveal",
+        "accuracy",
+        "95 %",
+        "up",
+        "down",
+        "between",
+        "time",
+        "bits a question",
+        "in all",
+    ):
         grid.add_column(heading, justify="left" if heading in ("", "reveal") else "right")
     for option in tried:
         grid.add_row(
             "→" if option is best else "", str(option.levels), option.name,
             f"{option.accuracy:.2f}", f"{option.low:.2f} to {option.high:.2f}", f"{option.up / 1000:,.1f} kB",
-            f"{option.down / 1000:,.1f} kB", f"{1000 * option.seconds:.1f} ms",
+            f"{option.down / 1000:,.1f} kB", f"{option.between / 1000:,.1f} kB", f"{1000 * option.seconds:.1f} ms",
             "≤ " * option.bounded + f"{option.bits:,.0f}", f"{option.bits_in_all(questions):,.0f}",
         )  # fmt: skip
     return grid

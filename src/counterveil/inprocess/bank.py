@@ -186,7 +186,8 @@ def _with_blanks(database: Database, issuer: Issuer) -> Database:
 def local(database: Database | str | Path, scheme: str | None = None, **parameters: Any) -> Local:
     """Run a deployment of this database, or bundle, in one process; `parameters` are those of `Deployment.serving`.
 
-    Parameters that are not given come from the schema's `[deployment]`, or else are the defaults.
+    Parameters that are not given come from the schema's `[deployment]`, or else are the defaults. Servers in one
+    process are linked, so the default is `table/sealed` at every size: costs are shown only by a scheme given by name.
 
     >>> from counterveil import Database, Schema, local
     >>> data = {"income": [1000, 2000, 3000, 4000], "loans": [0, 3, 1, 0], "accepted": [0, 0, 1, 1]}
@@ -198,4 +199,4 @@ def local(database: Database | str | Path, scheme: str | None = None, **paramete
     if isinstance(database, str | Path):
         database = Database.open(database)
     given = parameters if scheme is None else {"scheme": scheme, **parameters}
-    return Local(database, Deployment.serving(database, **given))
+    return Local(database, Deployment.serving(database, linked=True, **given))

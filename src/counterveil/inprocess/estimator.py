@@ -123,6 +123,7 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         checks.integer("n_neighbors", k, 1, self.database_.counts.rows)
         deployment = Deployment.serving(
             self.database_,
+            linked=True,
             scheme=self.scheme,
             k=k,
             max_weight=self.max_weight,

@@ -27,8 +27,8 @@ from ..schema.features import Numeric, is_missing
 from ..schema.frames import Columns
 from ..schema.preferences import Preferences
 from ..schema.schema import Chosen, Schema
-from ..schemes.protocols import Size
-from ..terms.deployment import OPENED, SEALED, Deployment
+from ..schemes.scheme import run
+from ..terms.deployment import AUTO, Deployment
 from ..terms.parameters import DOWNLOAD
 from .leakage import clear_costs, estimate, populations
 
@@ -36,6 +36,7 @@ Floats = NDArray[np.float64]
 
 LEVELS = (5, 10, 20, 50, 100, 200)
 MASKS = (0.001, 0.003, 0.01, 0.03)  # widths of masks; 1 is the cost of a change across a whole range
+_OPENED, _MASKED = "table/differences", "table/masked_differences"
 _PEOPLE = 60  # rejected people who ask, in the simulation
 _AROUND = 320  # bytes of two envelopes with a ticket
 _LEAKING = 6  # applicants over whom leakage is averaged
@@ -53,7 +54,10 @@ class Option:
     high: float  # to here
     up: int  # bytes that one question sends to all servers together
     down: int  # bytes that all servers together send back
-    seconds: float  # how long one server's answer takes on this machine
+    between: int  # bytes that each server sends to the other
+    seconds: (
+        float  # how long one server's answer takes on this machine; a whole question, if servers talk to each other
+    )
     bits: float  # how much one question leaks
     bounded: bool  # whether `bits` is only an upper bound
     rows: int
@@ -64,19 +68,22 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The reveal, and its mask if it has one."""
-        reveal = self.deployment.scheme.reveal
-        return reveal.name.replace("_", " ") + (f", d_min {reveal.d_min}" if reveal.masked else "")
+        """The reveal, its mask if it has one, and the protocol if servers must be linked for it."""
+        reveal, protocol = self.deployment.scheme.reveal, self.deployment.scheme.protocol
+        extra = (f", d_min {reveal.d_min}" if reveal.masked else "") + (f", {protocol.name}" if protocol.linked else "")
+        return reveal.name.replace("_", " ") + extra
 
     def to_dict(self) -> dict[str, Any]:
         """Return it ready for JSON."""
         scheme = self.deployment.scheme
         return {
-            "levels": self.levels, "scheme": scheme.name, "d_min": scheme.reveal.d_min,
+            "levels": self.levels, "scheme": scheme.name, "protocol": scheme.protocol.name,
+            "k": self.deployment.k, "d_min": scheme.reveal.d_min,
             "shuffle": scheme.reveal.shuffle, "servers": scheme.servers, "q": str(scheme.field.q),
             "accuracy": round(self.accuracy, 4), "interval": [round(self.low, 4), round(self.high, 4)],
-            "bytes_up": self.up, "bytes_down": self.down, "seconds": round(self.seconds, 5),
-            "bits_per_question": round(self.bits, 2), "bits_are_a_bound": self.bounded,
+            "bytes_up": self.up, "bytes_down": self.down, "bytes_between": self.between,
+            "seconds": round(self.seconds, 5), "bits_per_question": round(self.bits, 2),
+            "bits_are_a_bound": self.bounded,
         }  # fmt: skip
 
 
@@ -157,27 +164,21 @@ def _options(
     exact = _exact_costs(schema, database, table, people)
     options = []
     chosen = {name: value for name, value in schema.choice({"scheme": "", "collusion": collusion}).items() if value}
-    chosen.pop("shuffle", None)
     chosen.pop("download_limit", None)
     limit = schema.choice({}).get("download_limit", limit)
-    plain = Deployment.of(schema, record=database.record, **chosen)
+    plain = Deployment.of(schema, record=database.record, **(chosen | {"scheme": _OPENED}))
     costs = [clear_costs(plain, database.codes, schema.codes(person, clamp=True)) for person in people]
     masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
-    trials: list[tuple[str, int]] = [(OPENED, 1), *(("table/masked_differences", m) for m in masks), (SEALED, 1)]
+    trials: list[tuple[str, int]] = [(_OPENED, 1), *((_MASKED, m) for m in masks), (AUTO, 1)]
     opened = _seconds(plain, rows)
     for scheme, d_min in trials:
-        k = 1 if d_min > 1 or scheme == SEALED else chosen.get("k", 1)  # these reveals are for the nearest row only
+        own = chosen | {"scheme": scheme, "d_min": d_min, "shuffle": True}
+        own |= {"k": 1} if d_min > 1 else {}  # masked reveals are for the nearest row only
         try:
-            made = Deployment.of(
-                schema, record=database.record, **(chosen | {"scheme": scheme, "d_min": d_min, "k": k})
-            )
+            made = Deployment.serving(database, linked=True, download_limit=limit, **own)
         except NotOffered:
-            continue  # a sealed reveal needs exactly two servers, which do not collude
-        seconds = opened
-        if scheme == SEALED:
-            if made.download(len(rows)) > limit << 20:
-                continue
-            seconds = _seconds(made, rows)
+            continue  # a sealed reveal needs servers that do not collude
+        seconds = opened if made.scheme.reveal.length(2) else _seconds(made, rows)
         right = [
             distances[int(np.argmin(cost + generator.integers(0, d_min, cost.size)))] <= distances.min() * (1 + 1e-9)
             for cost, distances in zip(costs, exact, strict=True)
@@ -185,9 +186,8 @@ def _options(
         leaked = estimate(
             made.scheme.reveal, populations(costs[:_LEAKING]), len(rows), samples=4 * _LEAKING, generator=generator
         )
-        asked, servers = made.scheme.requests(Size(len(rows), made.record_bytes, made.k)), made.scheme.servers
-        up = sum(request.sent.packed(request.up) for request in asked) + _AROUND
-        down = made.download(len(rows)) + servers * (_AROUND // 4)
+        servers = made.scheme.servers
+        up, down = made.upload(len(rows)) + servers * _AROUND, made.download(len(rows)) + servers * (_AROUND // 4)
         share = float(np.mean(right))
         low, high = _wilson(share, len(right))
         bounded = leaked.method == "bounded"
@@ -199,8 +199,9 @@ def _options(
                 share,
                 low,
                 high,
-                servers * up,
+                up,
                 down,
+                made.between(len(rows)),
                 seconds,
                 leaked.bits,
                 bounded,
@@ -243,13 +244,16 @@ def _exact_costs(schema: Schema, database: Database, table: Columns, people: lis
 
 
 def _seconds(deployment: Deployment, codes: Codes) -> float:
-    """Time one answer of one server."""
+    """Time one answer of one server; all parties of a question, if servers talk to each other."""
     scheme = deployment.scheme
     rows = deployment.rows(codes)
     common = scheme.common(new_key(), scheme.digest(rows), new_key())
     question, _ = compile_question(deployment, np.zeros(codes.shape[1], dtype=np.int64), Preferences())
     query = scheme.query(question, Fresh())[0]
     began = time.perf_counter()
+    if scheme.protocol.linked:
+        run(scheme, rows, question, common=common)
+        return deployment.k * (time.perf_counter() - began)
     for _ in scheme.stream(1, rows, query, common):
         pass
     return time.perf_counter() - began

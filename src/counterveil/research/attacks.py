@@ -22,6 +22,7 @@ from ..institution.database import Database
 from ..schema.features import Categorical
 from ..schema.schema import Schema
 from ..schema.tariff import Tariff
+from ..schemes import defaults
 from ..schemes.forms import Question, form_named
 from ..schemes.forms.table import digit_groups, link_keys
 from ..schemes.reveals import Opened
@@ -266,6 +267,7 @@ class _Plan:
         """The deployment's name in the report."""
         extra = [f"d_min {self.parameters['d_min']}"] if "d_min" in self.parameters else []
         extra += ["shuffled"] if self.parameters.get("shuffle") else []
+        extra += [self.parameters["protocol"]] if "protocol" in self.parameters else []
         extra += ["q = 2^61 - 1"] if self.field else []
         return ", ".join([self.scheme, *extra])
 
@@ -287,6 +289,7 @@ def _plans(d_min: int | None) -> Iterator[_Plan]:
     yield _Plan("multilateration", "linear/sealed", _ROW, multilateration, {})
     for name, attack in (("level reading", level_reading), ("crafted digits", crafted), ("linking orders", linking)):
         yield _Plan(name, "table/sealed", _ROW, attack, {})
+        yield _Plan(name, "table/sealed", _ROW, attack, {"protocol": defaults.LINKED})
 
 
 def attack_all(
@@ -310,7 +313,7 @@ def attack_all(
         oracle = in_process(target, deployment)
         curve = plan.run(oracle, deployment.rows(target.codes))
         reports.append(Report(plan.attack, plan.against, tuple(curve), plan.stopped_by))
-    chosen = Deployment.serving(database)
+    chosen = Deployment.serving(database, linked=True)
     return [*attack_deployment(in_process(database, chosen), database, tickets=tickets), *reports]
 
 
@@ -320,7 +323,7 @@ def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100)
     reveal, rows = scheme.reveal, oracle.deployment.rows(database.codes)
     against = f"{scheme.form.name}/{reveal.name}"
     against += (f", d_min {reveal.d_min}" if reveal.masked else "") + (", shuffled" if reveal.shuffle else "")
-    against += ", as deployed"
+    against += f", {scheme.protocol.name}" * scheme.protocol.linked + ", as deployed"
     reports = []
     if scheme.form.tabular:
         name, attack = ("linking orders", linking) if reveal.shuffle else ("level reading", level_reading)
@@ -329,4 +332,5 @@ def attack_deployment(oracle: Oracle, database: Database, *, tickets: int = 100)
     elif not reveal.shuffle and scheme.form.power == 2:
         reports.append(Report("multilateration", against, tuple(multilateration(oracle, rows)), _TICKETS))
     probed = tuple(probing(oracle, rows, tickets=tickets))
-    return [*reports, Report("probing", against, probed, "few tickets: each gives one row")]
+    each = "one row" if oracle.deployment.k == 1 else f"{oracle.deployment.k} rows, of which this counts one"
+    return [*reports, Report("probing", against, probed, f"few tickets: each gives {each}")]

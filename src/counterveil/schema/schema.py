@@ -49,10 +49,19 @@ _HEADER = """\
 """
 
 
+_DROPPED = {  # a parameter that is given, to the parameters that were chosen for its old value
+    "scheme": ("d_min", "norm", "options", "servers", "collusion", "protocol", "dealer"),
+    "protocol": ("dealer",),
+    "options": ("dealer",),
+    "collusion": ("servers",),
+}
+
+
 class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an institution chose for its deployment: `[deployment]` in a schema file. None stands for no choice.
 
-    Its fields are those of `terms.parameters.Parameters`, and the limit that `scheme = "auto"` goes by.
+    Its fields are those of `terms.parameters.Parameters`, the limit that `scheme = "auto"` goes by, and `dealer`, which
+    is short for `options.protocol.dealer`.
 
     `counterveil advise` writes it; `counterveil serve` and `local` start from it.
     """
@@ -65,7 +74,9 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     shuffle: bool | None = None
     d_min: int | None = None
     norm: int | None = None
-    options: dict[str, dict[str, Any]] | None = None  # the form's own parameters
+    options: dict[str, dict[str, Any]] | None = None  # what only this form has, or only this protocol
+    protocol: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | None = None
+    dealer: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | None = None
     download_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # MiB down, for `scheme = "auto"`
 
     def given(self) -> dict[str, Any]:
@@ -107,13 +118,13 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
     def choice(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters chosen in the schema, replaced by those given now.
 
-        If another scheme is given, the mask, norm, options, servers and collusion chosen for the old one are dropped.
-        If another collusion is given, the chosen number of servers is dropped.
+        What was chosen for another scheme, protocol or collusion than the one given now is dropped (`_DROPPED`).
         """
         chosen = self.deployment.given() if isinstance(self.deployment, Chosen) else {}
-        dropped = {"scheme": ("d_min", "norm", "options", "servers", "collusion"), "collusion": ("servers",)}
-        for name in [name for cause, names in dropped.items() if cause in given for name in names]:
+        for name in [name for cause, names in _DROPPED.items() if cause in given for name in names]:
             chosen.pop(name, None)
+        if "protocol" in given and "options" in chosen:
+            chosen["options"].pop("protocol", None)
         return chosen | dict(given)
 
     @property

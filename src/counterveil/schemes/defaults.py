@@ -2,6 +2,8 @@
 
 from typing import Final
 
+SCHEME: Final = "table/sealed"  # no default names a reveal that shows costs
+LINKED: Final = "joint"  # the protocol for sealed reveals that "auto" chooses if servers talk to each other
 MAX_WEIGHT: Final = 10  # L: how reluctant an applicant can be to change a feature
 NORM: Final = 4  # the power of `even_norm`
 K: Final = 1  # records that a question gets

@@ -87,6 +87,7 @@ def _filled(issued: SignedTerms, number: int, rebuilt_after: int | None, *, fixe
         "operators": [terms.keys[number - 1]],  # keys of the servers that the page trusts: the one that serves it
         "fixed": fixed,  # true: the page may ask no other address
         "rebuilt_after": rebuilt_after,  # tickets; null: no known attack rebuilds the rows
+        "k": terms.parameters.k,  # rows that a ticket gives
     }
     return _text("index.html").replace("{}</script>", json.dumps(config).replace("<", "\\u003c") + "</script>", 1)
 

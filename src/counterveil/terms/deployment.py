@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,15 +24,17 @@ from ..schema.schema import Schema
 from ..schema.tariff import Tariff
 from ..schemes import defaults
 from ..schemes.forms import form_for, form_named
-from ..schemes.protocols import Size
+from ..schemes.protocols import Request, Size
 from ..schemes.scheme import Scheme, make_parts, pair_named
-from .parameters import DOWNLOAD, Options, Parameters
+from .parameters import DOWNLOAD, Options, Parameters, Part
 
-AUTO = "auto"
-SEALED, OPENED = "table/sealed", "table/differences"  # "auto" is one of these two; `serving` chooses
+AUTO = "auto"  # `defaults.SCHEME`, by the protocol that suits the number of rows; `serving` chooses
 _FARTHEST = np.iinfo(np.int64).max
 _NORM = "norm"  # a form's option that is a field of `Parameters`, not of `options`; 2 where the form has no norm
 _SQUARE = 2
+_WITH_OPTIONS = ("form", "protocol")
+_LINKED = "linked servers: start each with `--link URL` of the other, then `counterveil terms --linked`"
+_BY_NAME = "an opened reveal, which shows costs, by name: `--scheme table/differences`"
 
 
 class Holdings(Protocol):
@@ -70,7 +72,7 @@ class Deployment:
         cls,
         schema: Schema,
         *,
-        scheme: str = OPENED,
+        scheme: str = defaults.SCHEME,
         record: RecordKind = "row",
         k: int = defaults.K,
         max_weight: int = defaults.MAX_WEIGHT,
@@ -79,74 +81,121 @@ class Deployment:
         norm: int = defaults.NORM,
         servers: int | None = None,
         collusion: int | None = None,
+        protocol: str | None = None,
+        dealer: str | None = None,
         options: Options | None = None,
     ) -> Deployment:
         """Make a deployment from its public parameters; the field of the arithmetic follows from them.
 
-        `options` are the parameters that only this form of the question has: ``{"form": {"percent": 50}}``.
+        `protocol` says how the reveal is computed, if there is a choice: ``"garbled"`` or ``"joint"`` for sealed
+        reveals. `options` are the parameters that only this form of the question has, or only this protocol:
+        ``{"form": {"percent": 50}, "protocol": {"dealer": "server"}}``. `dealer` is short for the latter.
         """
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
-        reveal, protocol = make_parts(reveal_name, shuffle=shuffle, d_min=d_min)
+        given = _options(options or {}, dealer)
+        reveal, how = make_parts(
+            reveal_name, protocol=protocol, options=given.get("protocol"), shuffle=shuffle, d_min=d_min
+        )
         if reveal.shuffle and not shuffle:
             raise NotOffered("shuffle", got=f"no shuffle of {reveal_name}", expected="always shuffled")
-        if reveal.most_records is not None and k > reveal.most_records:
-            raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
+        most = min((each.most_records for each in (reveal, how) if each.most_records is not None), default=k)
+        if k > most:
+            got = f"{k} records from {reveal_name} by {how.name}"
+            raise NotOffered("k", got=got, expected=f"{most}: it tells the nearest row alone")
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
-        form = form_for(form_name, tariff, _form_options(form_name, norm, options or {}))
-        made = Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion)
+        form = form_for(form_name, tariff, _form_options(form_name, norm, given.get("form", {})))
+        made = Scheme.of(form, reveal, how, servers=servers, collusion=collusion)
         return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
 
     @classmethod
-    def serving(cls, database: Holdings, *, robust: int = 0, **given: Any) -> Deployment:
+    def serving(cls, database: Holdings, *, robust: int = 0, linked: bool = False, **given: Any) -> Deployment:
         """Make the deployment of a database: what is given counts first, then its schema's `[deployment]`.
 
-        If neither names a scheme, it is "auto". That means `table/sealed` where the answers to a question have at most
-        `download_limit` MiB in all, and shuffled differences where they have more. It also means shuffled differences
-        where a sealed reveal is not offered: for k > 1, for more than two servers, and where the applicant is to
-        correct wrong answers (`robust`).
+        If neither names a scheme, it is "auto". That means `table/sealed`, at every size. Servers need not talk to each
+        other if k = 1 and the answers to a question have at most `download_limit` MiB in all. For more than that the
+        operators must have linked their servers, and say so with `linked`. "auto" never shows costs: for that, name
+        the scheme.
         """
         chosen = database.schema.choice(given)
         limit = checks.integer("download_limit", chosen.pop("download_limit", DOWNLOAD), 0) << 20
         make = partial(cls.of, database.schema, record=database.record)
-        if chosen.setdefault("scheme", AUTO) != AUTO:
+        if chosen.get("scheme", AUTO) != AUTO:
             return make(**chosen)
-        try:
-            made = make(**(chosen | {"scheme": SEALED}))
-        except NotOffered:
-            made = None
-        if made is not None and not robust and made.download(database.rows) <= limit:
-            return made
-        return make(**(chosen | {"scheme": OPENED}))
+        colluding = chosen.get("collusion") or 1
+        if checks.integer("collusion", colluding, 1) > 1:
+            got = f"{colluding} for scheme = {AUTO}"
+            raise NotOffered("collusion", got=got, expected=f"1: sealed reveals need that; or {_BY_NAME}")
+        chosen |= {"scheme": defaults.SCHEME, "collusion": 1}
+        if chosen.get("dealer") is not None and chosen.get("protocol") is None:
+            chosen["protocol"] = defaults.LINKED
+        if chosen.get("protocol") is not None:
+            return make(**chosen)
+        alone, k = make(**(chosen | {"k": 1})), checks.integer("k", chosen.get("k", defaults.K), 1)
+        size, most = alone.download(database.rows, robust), alone.scheme.protocol.most_records or k
+        if k <= most and size <= limit:
+            return make(**chosen)
+        if not linked:
+            why = f"k = {k}" if k > most else f"{database.rows:,} rows, {size / 2**20:,.1f} MiB down a question,"
+            raise NotOffered("servers", got=f"{why} for scheme = {AUTO}", expected=f"{_LINKED}; or {_BY_NAME}")
+        return make(**(chosen | {"protocol": defaults.LINKED}))
 
     @property
     def record_bytes(self) -> int:
         """Bytes of a record in the form that servers hold: signed and packaged."""
         return layout(self.schema, self.record).itemsize + SIGNATURE_BYTES + KEY_BYTES
 
-    def download(self, rows: int) -> int:
+    def download(self, rows: int, robust: int = 0) -> int:
         """Return how many bytes all servers together send in answer to one question, without envelopes."""
-        asked = self.scheme.requests(Size(rows, self.record_bytes, self.k))
-        return sum(request.answered.packed(down) for request in asked for down in request.down)
+        return sum(each.answered.packed(down) for each in self._requests(rows, robust) for down in each.down)
+
+    def upload(self, rows: int) -> int:
+        """Return how many bytes an applicant sends to all servers together, without envelopes."""
+        sizes = 0
+        for each in self._requests(rows):
+            dealt = sum(each.dealt) if each.dealer == "applicant" else 0
+            sizes += len(each.down) * each.sent.packed(each.up) + dealt
+        return sizes
+
+    def between(self, rows: int) -> int:
+        """Return how many bytes each server sends to each other server because of one question."""
+        return sum(each.between for each in self._requests(rows))
+
+    def _requests(self, rows: int, robust: int = 0) -> tuple[Request, ...]:
+        scheme = self.scheme.among(range(1, self.scheme.needed(robust) + 1), robust)
+        return scheme.requests(Size(rows, self.record_bytes, self.k))
 
     def says(self, rows: int) -> str:
-        """Describe in one line the scheme, the size of the answers, and what an applicant learns from a question."""
-        scheme = self.scheme
-        size = f"{self.download(rows) / 2**20:,.2f} MiB down a question"
-        records = "the nearest row" if self.k == 1 else f"up to {self.k} rows"
-        return f"{scheme.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
+        """Describe in one line the scheme, the size of a question, and what an applicant learns from it."""
+        scheme, size = self.scheme, f"{self.download(rows) / 2**20:,.2f} MiB down a question"
+        if scheme.protocol.linked:
+            up, down, between = map(_size, (self.upload(rows), self.download(rows), self.between(rows)))
+            size = f"by {scheme.protocol.name}, {up} up and {down} down a question, {between} from server to server"
+        return f"{scheme.name}, {size}: {self.gives}; {scheme.reveal.tells(rows)}"
+
+    @property
+    def gives(self) -> str:
+        """Which rows an applicant gets with a question, in words."""
+        several = f"up to {self.k} rows" if self.scheme.protocol.fetches else f"the {self.k} nearest rows"
+        return "the nearest row" if self.k == 1 else several
 
     def lasts(self) -> str:
         """Say in words how many tickets let one applicant rebuild the rows."""
         tickets = self.scheme.rebuilt_after
         if tickets is None:
-            return "no attack we know rebuilds the rows faster than one row a ticket"
+            each = "one row" if self.k == 1 else f"{self.k} rows"
+            return f"no attack we know rebuilds the rows faster than {each} a ticket"
         return f"{tickets:,} ticket{'s' * (tickets != 1)} of one applicant rebuild{'s' * (tickets == 1)} the rows"
 
     def parameters(self) -> Parameters:
         """Return the arguments from which `Deployment.of` made this, without schema and record."""
         scheme, form = self.scheme, self.scheme.form
-        own = {name: getattr(form, name) for name in sorted(form.options - {_NORM})}
+        options: dict[Part, dict[str, Any]] = {}
+        if own := form.options - {_NORM}:
+            options["form"] = {name: getattr(form, name) for name in sorted(own)}
+        _, usual = make_parts(pair_named(scheme.name)[1], shuffle=scheme.reveal.shuffle, d_min=scheme.reveal.d_min)
+        if scheme.protocol != usual:
+            options["protocol"] = dict(sorted(asdict(scheme.protocol).items()))
         return Parameters(
             scheme=scheme.name,
             servers=scheme.servers,
@@ -156,7 +205,8 @@ class Deployment:
             shuffle=scheme.reveal.shuffle,
             d_min=scheme.reveal.d_min,
             norm=form.power or _SQUARE,
-            options={"form": own} if own else msgspec.UNSET,
+            options=options or msgspec.UNSET,
+            protocol=msgspec.UNSET if scheme.protocol.name == usual.name else scheme.protocol.name,
         )
 
     def check_serves(self, database: Holdings) -> None:
@@ -185,6 +235,8 @@ class Deployment:
         """
         if isinstance(spread, bool) or not isinstance(spread, int | float) or not spread >= 0:
             raise OutOfRange("spread", got=repr(spread), expected="a number, 0 or more")
+        if spread and self.k > 1 and not self.scheme.protocol.fetches:
+            raise NotOffered("spread", got=spread, expected=f"0: servers choose, and give {self.gives}")
         chosen: list[int] = []
         taken, threshold, apart = np.zeros(relative.size, dtype=bool), 0, math.ceil(spread * self.unit)
         # k passes over all rows and no sort, so that the time does not depend on the costs (rule 10).
@@ -198,12 +250,22 @@ class Deployment:
         return chosen
 
 
-def _form_options(form: str, norm: int, options: Options) -> dict[str, Any]:
-    """Return the parameters that only this form has; refuse options of other parts, since none has options yet."""
+def _size(count: int) -> str:
+    return f"{count / 1000:,.1f} kB" if count < 1 << 20 else f"{count / 2**20:,.2f} MiB"
+
+
+def _options(options: Options, dealer: str | None) -> dict[str, dict[str, Any]]:
+    """Return the parameters that only one part has, `dealer` among the protocol's; refuse those of any other part."""
     for part, own in options.items():
-        if not isinstance(own, Mapping) or (part != "form" and own):
-            raise UnknownName("options", got=f"{part} = {own!r}"[:100], expected="those of the form, by their names")
-    given = dict(options.get("form", {}))
+        if not isinstance(own, Mapping) or (part not in _WITH_OPTIONS and own):
+            expected = "those of the form or the protocol, by their names"
+            raise UnknownName("options", got=f"{part} = {own!r}"[:100], expected=expected)
+    made = {part: dict(own) for part, own in options.items()}
+    return made if dealer is None else made | {"protocol": made.get("protocol", {}) | {"dealer": dealer}}
+
+
+def _form_options(form: str, norm: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that only this form has, its norm among them."""
     if _NORM in given:
         raise UnknownName("option", got=repr(_NORM), expected="the parameter of that name")
     return given | ({_NORM: norm} if _NORM in form_named(form).options else {})

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-DOWNLOAD: Final = 64  # MiB: the longest answers, added up, for which `scheme = "auto"` chooses a sealed reveal
+DOWNLOAD: Final = 64  # MiB: the longest answers, added up, for which `scheme = "auto"` does without linked servers
 WINDOW: Final = 600  # seconds: the longest life of a ticket that an applicant makes, in open mode
 MOST_SERVERS: Final = 64
 MOST_RECORDS: Final = 255
@@ -40,6 +40,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     d_min: Annotated[int, Meta(ge=1, lt=1 << 53)]
     norm: Annotated[int, Meta(ge=2, le=64)]
     options: dict[Part, dict[str, Option]] | msgspec.UnsetType = msgspec.UNSET  # absent where there are none
+    protocol: Annotated[str, Meta(max_length=100)] | msgspec.UnsetType = msgspec.UNSET  # absent: the reveal's usual one
 
     @property
     def reveal(self) -> str:

@@ -40,8 +40,12 @@ def make_terms(
     is_open: bool = False,
     window: int = WINDOW,
     robust: int = 0,
+    dealer: bytes | None = None,
 ) -> Terms:
-    """Return the terms of a database. `keys` are the servers' own public keys, in order of their numbers."""
+    """Return the terms of a database. `keys` are the servers' own public keys, in order of their numbers.
+
+    `dealer` is the public key of the server that deals one-time randomness, if the deployment has one.
+    """
     if not database.signer:
         raise InvalidBundle("bundle", got="records without signatures", expected="a bundle built with --key")
     deployment.check_serves(database)
@@ -49,6 +53,11 @@ def make_terms(
         everyone = range(1, deployment.scheme.servers + 1)
         deployment.scheme.among(everyone, checks.integer("robust", robust, 0))  # raises for a mask or too few servers
     scheme = deployment.scheme
+    if (dealer is not None) != _has_dealer(deployment):
+        expected = "the key of the server that deals" if dealer is None else "none: no server deals in this deployment"
+        raise InvalidTerms("dealer", got="no key" if dealer is None else "a key", expected=expected)
+    if robust and dealer is not None:
+        raise NotOffered("robust", got=f"{robust}, and a server that deals", expected="0, or the applicant as dealer")
     _check_length(deployment, database.rows)
     if len(keys) != scheme.servers:
         raise InvalidTerms("servers", got=f"keys of {len(keys)}", expected=f"a key for each of {scheme.servers}")
@@ -68,6 +77,7 @@ def make_terms(
         tickets="open" if is_open else "signed",
         window=window if is_open else 0,
         robust=robust,
+        dealer=msgspec.UNSET if dealer is None else dealer.hex(),
     )
     return wire.check_terms(terms)
 
@@ -76,6 +86,9 @@ def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> Signed
     """Return the terms and the servers' addresses, in order of their numbers, with the issuer's signature of both."""
     if issuer.public.hex() != terms.issuer:
         raise InvalidTerms("key", got="another issuer's", expected="the key that signed the bundle")
+    if terms.dealer and terms.tickets == "open":
+        expected = "signed tickets: a short question makes servers send a lot"
+        raise NotOffered("tickets", got="open, and a server that deals", expected=expected)
     bare = SignedTerms(terms.text(), tuple(map(canonical, addresses)), "0" * 128)
     signature = issuer.sign(_PURPOSE, *bare.signed()).hex()
     return check_terms(wire.decode_terms(wire.encode_terms(msgspec.structs.replace(bare, signature=signature))))
@@ -126,12 +139,18 @@ def deployment_of(terms: Terms) -> Deployment:
         raise Disagreement(f"q: got {scheme.field.q}, expected {right}; nothing was asked")
     if len(scheme.alphas) != made.scheme.servers:
         raise Disagreement(f"alphas: got {len(scheme.alphas)}, expected one for each of {made.scheme.servers} servers")
+    if isinstance(terms.dealer, str) != _has_dealer(made):
+        raise Disagreement("dealer: got a key and no dealing server, or the reverse, expected both or none")
     made = replace(made, scheme=scheme)
     try:
         _check_length(made, terms.rows)
     except NotOffered as error:
         raise Disagreement(f"the servers' terms are refused: {error}") from None
     return made
+
+
+def _has_dealer(deployment: Deployment) -> bool:
+    return deployment.scheme.protocol.dealt_by == "dealer"
 
 
 def _check_length(deployment: Deployment, rows: int) -> None:

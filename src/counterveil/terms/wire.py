@@ -148,6 +148,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tickets: Literal["signed", "open"]
     window: Annotated[int, Meta(ge=0, lt=1 << 32)]  # open mode: seconds within which an applicant's ticket must expire
     robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # the most that `robust` of a ticket may be
+    dealer: Hex32 | msgspec.UnsetType = msgspec.UNSET  # the dealing server's own public key; absent where there is none
 
     def text(self) -> str:
         """Return the terms as JSON. Equal terms give equal text."""
@@ -322,7 +323,7 @@ def _with_terms(signed: SignedTerms) -> SignedTerms:
         raise Malformed("terms", got=got, expected=f"one of each for {terms.parameters.servers} servers")
     if any(canonical(address) != address for address in signed.addresses):
         raise Malformed("terms", got="an address in another form", expected="lower case, without default ports")
-    if len(set(terms.keys)) < len(terms.keys) or len(set(signed.addresses)) < len(signed.addresses):
+    if len({*terms.keys, terms.dealer}) <= len(terms.keys) or len(set(signed.addresses)) < len(signed.addresses):
         raise Malformed("terms", got="one key or address twice", expected="each server's own")
     return signed
 

@@ -25,6 +25,7 @@ import { fingerprint, hex, packVector } from "./wire.js";
  * @property {string[]} [operators]
  * @property {boolean} [fixed] true: the page may ask no other address
  * @property {number | null} [rebuilt_after] tickets that rebuild the institution's rows
+ * @property {number} [k] rows that a ticket gives
  */
 
 /**
@@ -370,7 +371,7 @@ function leftThisComputer(messages, own, wishes) {
 $("title").textContent = document.title = WORDS.title;
 $("lead").textContent = WORDS.lead;
 $("trust").textContent = WORDS.trust(location.host);
-if (config.rebuilt_after !== undefined) $("lasts").textContent = WORDS.lasts(config.rebuilt_after);
+if (config.rebuilt_after !== undefined) $("lasts").textContent = WORDS.lasts(config.rebuilt_after, config.k ?? 1);
 $("download").textContent = WORDS.download;
 $("ticket-label").textContent = WORDS.ticket;
 $("ask").textContent = WORDS.ask;

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from ...errors import UnknownName
+from ...errors import UnknownName, WrongType
 from .garbled import Garbled
 from .joint import Joint
 from .padded import Padded
@@ -22,10 +22,12 @@ def make_protocol(name: str, **options: Any) -> Protocol:
     if name not in PROTOCOLS:
         raise UnknownName("protocol", got=name, expected=f"one of {', '.join(PROTOCOLS)}")
     kind = PROTOCOLS[name]
-    known = {field.name for field in fields(kind)}
-    for option in options:
+    known = {field.name: type(field.default) for field in fields(kind)}
+    for option, value in options.items():
         if option not in known:
             raise UnknownName(f"option of {name}", got=option, expected=f"one of {', '.join(sorted(known)) or 'none'}")
+        if type(value) is not known[option]:
+            raise WrongType(option, got=type(value).__name__, expected=known[option].__name__)
     return kind(**options)
 
 

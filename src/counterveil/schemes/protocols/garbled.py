@@ -46,6 +46,7 @@ class Garbled(Additive):
     records_inside: bool = False
 
     name = "garbled"
+    most_records = 1
 
     @property
     def fetches(self) -> bool:

@@ -120,6 +120,7 @@ class Protocol(ABC):
     name: ClassVar[str]
     linked: ClassVar[bool] = False  # whether servers talk to each other
     pairs: ClassVar[bool] = False  # whether two servers work on a question; where some may lie, several pairs do
+    most_records: ClassVar[int | None] = None  # the most records that a question may get; None for no limit
 
     @property
     def fetches(self) -> bool:

@@ -1,4 +1,4 @@
-"""Sealed reveals show no cost: the applicant gets the nearest row, and learns only that no row is nearer."""
+"""Sealed reveals show no cost: the applicant gets the nearest rows, and learns only that no row is nearer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from .reveal import Reveal
 
 @dataclass(frozen=True, kw_only=True)
 class Sealed(Reveal):
-    """The nearest row, and nothing about the costs. The rows' order is not told either, so it counts as shuffled."""
+    """The nearest rows, and nothing about the costs. The rows' order is not told either, so it counts as shuffled."""
 
     shuffle: bool = True
 
-    most_records = 1
     protocol = "garbled"
 
     def __post_init__(self) -> None:
@@ -46,7 +45,7 @@ class Sealed(Reveal):
         return 0.0
 
     def rebuilt_after(self, form: Form, field: Residues) -> None:
-        """Return None: a ticket gives one row, however the question was made up."""
+        """Return None: a ticket gives k rows, however the question was made up."""
 
     def plausible(self, field: Residues, revealed: Vector, bound: int) -> bool:
         """Return True: nothing was revealed that could be wrong."""
