@@ -16,7 +16,7 @@ import { xor } from "./spir.js";
 // --- which products there are ----------------------------------------------------------------------------------------
 
 /** ANDs of words. If there are fewer right factors than left ones, they are repeated. */
-class Ands {
+export class Ands {
   /** @param {number} left words of 64 bits @param {number} right words; it divides `left` */
   constructor(left, right = left) {
     this.left = 8 * left;
@@ -42,7 +42,7 @@ class Ands {
 const octetsOf = (bits) => Math.ceil(bits / 8);
 
 /** Outer products of pairs of bit vectors. Vectors, and rows of products, are packed into bytes. */
-class Outers {
+export class Outers {
   /** @param {[n: number, m: number][]} sizes bits of the left and of the right vector of each pair */
   constructor(sizes) {
     this.sizes = sizes;
