@@ -24,7 +24,7 @@ from counterveil.schema import features, schema, tariff
 from counterveil.schema.features import Boolean, Categorical, Numeric, Ordinal
 from counterveil.schema.layouts import RecordKind
 from counterveil.schemes.fetch import LEAST_PART
-from counterveil.schemes.protocols import circuit, garbled
+from counterveil.schemes.protocols import circuit, garbled, packed
 from counterveil.terms import published, wire
 
 FILE = Path(__file__).parent.parent / "src" / "counterveil" / "applicant" / "web" / "constants.js"
@@ -79,6 +79,9 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("PASS_STEP", circuit.PASS_STEP, "the first step number in a level of gates that pass a winner on"),
         ("KEY_STEPS", garbled._KEYS, "step numbers from here on are of keys; no gate has one"),
         ("PAD_STEP", garbled._PADS, "the step number of pads; no gate and no key has it"),
+        ("LANE_BITS", packed.LANE_BITS, "the joint protocol puts 2 to this power rows into one word"),
+        ("BLOCK", packed.BLOCK, "the most rows of a block of the joint protocol"),
+        ("TREES_FROM", packed.TREES_FROM, "the first level of the joint tournament whose comparisons are trees"),
         ("AHEAD", runs._AHEAD, "bytes: the most that one answer may be ahead of the others"),
         ("STEP", _milliseconds(offer._STEP), "milliseconds: the shortest step; messages leave only at multiples of it"),
         ("ROWS_A_STEP", offer._ROWS_A_STEP, "the step grows by STEP for each this many rows"),

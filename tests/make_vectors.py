@@ -1,4 +1,4 @@
-"""Write `wire.json`, `service.json`, `sealed.json`, `conversation.json` of `vectors/`: `python tests/make_vectors.py`.
+"""Write `vectors/`, all but `randomness.json`: `python tests/make_vectors.py`.
 
 They are made once and then hold: a change of the protocol is a change of these files, and of the version.
 """
@@ -50,6 +50,7 @@ from counterveil.terms import wire
 from counterveil.terms.agreement import Peer
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.wire import Claims, Reply, Request, SignedTerms, Ticket
+from joint_vectors import joint
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 NOW = 1_800_000_000
@@ -490,6 +491,7 @@ def make(ledgers: Path) -> dict[str, Any]:
             "question": conversation(servers),
         },
         "sealed.json": sealed(),
+        "joint.json": joint(),
         "conversation.json": {
             name: effects(n, **parameters) for n, (name, parameters) in enumerate(CONVERSATIONS.items(), 11)
         },

@@ -90,6 +90,17 @@ export function split(secret, alphas, collusion, q, draw = uniform) {
 }
 
 /**
+ * Split a vector into a uniform share and the rest, which add up to it mod q.
+ * @param {bigint[]} secret
+ * @param {bigint} q
+ * @param {Draw} draw
+ */
+export function splitSum(secret, q, draw = uniform) {
+  const noise = draw(q, secret.length);
+  return [noise, secret.map((value, i) => mod(value - noise[i], q))];
+}
+
+/**
  * The Lagrange weights of the value at a point.
  * @param {bigint[]} alphas
  * @param {bigint} point

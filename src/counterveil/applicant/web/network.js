@@ -1,14 +1,17 @@
 // Send requests, and send the same bytes again when a connection breaks. Read answers as a whole, or as they arrive.
+// Long bodies report how much of them was sent.
 
 import { LONGEST_PAUSE, MEDIA_TYPE, PATIENCE, PAUSE, RETRIED, SLOWEST, TIMEOUT } from "./constants.js";
 import { concatAll } from "./wire.js";
 
 /**
  * @typedef {import("./wire.js").Bytes} Bytes
- * @typedef {{ timeout?: number, patience?: number }} Options milliseconds for a server to answer, and milliseconds for which a request is sent again
+ * @typedef {(count: number) => void} Sent called with how many bytes of a long body were sent; it starts again if the body is sent again
+ * @typedef {{ timeout?: number, patience?: number, sent?: Sent }} Options milliseconds for a server to answer, and milliseconds for which a request is sent again
  * @typedef {{ begin: () => void, take: (data: Bytes) => Promise<void>, taken: () => number }} Into takes an answer as it arrives; `begin` says that it starts from its first byte
  */
 
+const LONG = 1 << 18; // bytes; a longer body reports how much of it was sent
 const REASON = /^(ticket_[a-z_]+|other_terms|other_key|too_often)$/; // refusals that a person can do something about; all others are shown as "refused"
 
 export class Trouble extends Error {
@@ -66,6 +69,36 @@ async function content(response, most, into) {
 }
 
 /**
+ * Post a long body, and report how much of it was sent. `fetch` cannot report that. But here the answer arrives as a whole,
+ * and if the server that sent this page set a cookie, the browser sends it back to that server. Redirects are refused.
+ * @param {string} url
+ * @param {Bytes} body
+ * @param {number} most bytes of the answer
+ * @param {AbortSignal} signal
+ * @param {Sent} sent
+ * @returns {Promise<Response>}
+ */
+const upload = (url, body, most, signal, sent) => new Promise((resolve, reject) => {
+  const call = new XMLHttpRequest();
+  call.open("POST", url);
+  call.responseType = "arraybuffer";
+  call.setRequestHeader("content-type", MEDIA_TYPE);
+  call.upload.onprogress = ({ loaded }) => sent(loaded);
+  call.onprogress = ({ loaded }) => {
+    if (loaded <= most) return;
+    reject(new Trouble("malformed_answer", "too long"));
+    call.abort();
+  };
+  call.onload = () => {
+    if (call.responseURL === new URL(url).href) resolve(new Response(call.response, { status: call.status }));
+    else reject(new TypeError("redirected"));
+  };
+  call.onerror = call.onabort = () => reject(new TypeError("no connection"));
+  signal.onabort = () => call.abort();
+  call.send(body);
+});
+
+/**
  * Send a request; if the connection breaks, send the same bytes again, for up to `patience` milliseconds.
  * @param {string} server
  * @param {string} path
@@ -74,8 +107,8 @@ async function content(response, most, into) {
  * @param {Options} options
  * @param {Into | null} into
  */
-export async function request(server, path, body, most, { timeout = TIMEOUT, patience = PATIENCE } = {}, into = null) {
-  const limit = timeout + (1000 * most) / SLOWEST; // a long answer may take longer
+export async function request(server, path, body, most, { timeout = TIMEOUT, patience = PATIENCE, sent = () => {} } = {}, into = null) {
+  const limit = timeout + (1000 * (most + (body?.length ?? 0))) / SLOWEST; // long messages may take longer
   let until = performance.now() + patience;
   const end = until + limit; // the deadline of all attempts together
   for (let pause = PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
@@ -84,10 +117,10 @@ export async function request(server, path, body, most, { timeout = TIMEOUT, pat
     const timer = setTimeout(() => stop.abort(), limit);
     into?.begin();
     try {
-      const response = await fetch(server + path, {
+      const response = await (body && body.length > LONG ? upload(server + path, body, most, stop.signal, sent) : fetch(server + path, {
         method: body ? "POST" : "GET", body, signal: stop.signal, credentials: "omit", redirect: "error", cache: "no-store",
         referrerPolicy: "no-referrer", headers: body ? { "content-type": MEDIA_TYPE } : {},
-      });
+      }));
       const said = await content(response, most, response.ok ? into : null);
       if (said === null) throw new Trouble("malformed_answer", "too long", server);
       if (response.ok) return said;

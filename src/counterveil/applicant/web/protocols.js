@@ -1,7 +1,7 @@
 // The applicant's party: one question to all servers, then the records. `src/counterveil/schemes` has it in Python.
 // What depends on the question is computed before the first message, or between the last answer and the first record query.
 
-import { bitsOf, honest, mod, split, uniform, valueAt } from "./field.js";
+import { bitsOf, honest, split, splitSum, uniform, valueAt } from "./field.js";
 import { evaluate } from "./garble.js";
 import { Trouble } from "./network.js";
 import { nearest } from "./deployment.js";
@@ -28,9 +28,8 @@ export const FRESH = { elements: (q, count) => uniform(q, count), bytes: bytesOf
 /** @param {Deployment} deployment @param {number[]} servers @param {bigint[]} secret */
 export function shares(deployment, servers, secret, draw = FRESH.elements) {
   const { q } = deployment;
-  if (!deployment.sealed) return split(secret, servers.map((n) => deployment.alphas[n - 1]), deployment.collusion, q, draw);
-  const noise = draw(q, secret.length);
-  return [noise, secret.map((value, i) => mod(value - noise[i], q))];
+  if (deployment.sealed) return splitSum(secret, q, draw);
+  return split(secret, servers.map((n) => deployment.alphas[n - 1]), deployment.collusion, q, draw);
 }
 
 /**

@@ -15,7 +15,7 @@ export const bytesOf = (count) => {
 };
 
 /** @type {(a: Bytes, b: Bytes) => Bytes} */
-const xor = (a, b) => a.map((byte, i) => byte ^ b[i]);
+export const xor = (a, b) => a.map((byte, i) => byte ^ b[i]);
 
 class Subsets {
   /** @param {number} servers @param {number} length bytes of a record */
