@@ -146,6 +146,11 @@ class AsyncClient:
         async with Connections(self) as lines:
             return await lines.visit(url)
 
+    async def linked(self, url: str) -> list[wire.Linked]:
+        """Ask a server which others it is linked to, where servers talk to each other."""
+        async with Connections(self) as lines:
+            return await lines.linked(url)
+
     async def ask(
         self,
         person: Any,

@@ -85,6 +85,14 @@ class Connections:
             traffic=self._client.traffic[url],
         )
 
+    async def linked(self, url: str) -> list[wire.Linked]:
+        """Ask a server which others it is linked to."""
+        _, content = await self._request(url, url, "GET", wire.LINK_PATH, None, wire.MANIFEST_LIMIT)
+        try:
+            return wire.decode_linked(content)
+        except Malformed as error:
+            raise ServerFault(url, str(error)) from None
+
     async def carry(self, conversation: Conversation) -> None:
         """Carry a conversation's messages until it says to hang up; then close every connection."""
         began = time.monotonic()

@@ -82,6 +82,8 @@ def doctor(
             if texts or ticket_file:
                 console.print(f"Tickets that are good for these servers, unless they were used: {len(texts)}.")
             console.print(escape(f"They run {deployment.says(terms.rows)}."))
+            if deployment.scheme.protocol.linked:
+                problems += _check_links(console, client, deployment, peers)
             console.print(_learned(deployment, peers))
     except CounterveilError as error:
         problems.append(str(error))
@@ -135,6 +137,25 @@ async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
         except CounterveilError as error:
             visits[url] = error
     return visits
+
+
+def _check_links(console: Console, client: AsyncClient, deployment: Deployment, peers: Sequence[Peer]) -> list[str]:
+    """Say how the servers are linked, and what a question will take; return the problems."""
+    problems, slowest = [], 0.0
+    numbers = {peer.manifest.server for peer in peers}
+    for peer in peers:
+        for other in anyio.run(client.linked, peer.url):
+            if other.server in numbers and not other.connections:
+                problems.append(f"{peer.name} is not linked to server {other.server}: see --link of serve")
+            slowest = max(slowest, other.milliseconds or 0.0)
+    rows = peers[0].manifest.terms.rows
+    rounds, between = deployment.rounds(rows), deployment.between(rows) / 2**20
+    console.print(
+        f"A message between the servers and back takes {slowest:.1f} ms. For a question they exchange {rounds} "
+        f"messages one after the other, {between:,.1f} MiB each way. That takes {rounds * slowest / 2000:.2f} s, and "
+        "the time of computing."
+    )
+    return problems
 
 
 def _check_ticket(peers: Sequence[Peer], text: str) -> None:

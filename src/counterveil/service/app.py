@@ -30,7 +30,6 @@ from .dashboard import Operator
 from .desk import Desk
 from .ledger import AnyLedger
 from .link.hub import Links
-from .link.sockets import PATH as LINK_PATH
 from .listening import serve as serve
 from .metrics import Metrics
 from .server import SOFTWARE, Server
@@ -256,11 +255,11 @@ def _add_link(app: FastAPI, links: Links) -> None:
             await links.close()
 
     app.router.lifespan_context = linked
-    app.router.routes.append(WebSocketRoute(LINK_PATH, links.accept))
+    app.router.routes.append(WebSocketRoute(wire.LINK_PATH, links.accept))
 
 
 def _add_status(app: FastAPI, together: Together) -> None:
-    @app.get(LINK_PATH, summary="Which servers this one is linked to", responses={200: {"description": "JSON"}})
+    @app.get(wire.LINK_PATH, summary="Which servers this one is linked to", responses={200: {"description": "JSON"}})
     async def linked_route() -> Response:
         return Response(msgspec.json.encode(together.status()), media_type="application/json")
 

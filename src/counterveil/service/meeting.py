@@ -43,6 +43,7 @@ class Meeting:
         self.attempts, self._lines = attempts, lines
         self._agendas: dict[Run, _Agenda] = {}
         self._threads = anyio.CapacityLimiter(_THREADS)
+        self.watchers: list[Callable[[Attempt], None]] = []  # called with every attempt that has ended
 
     def heard(self, line: Line, frame: Frame) -> None:
         """Take a frame from a peer."""
@@ -101,6 +102,8 @@ class Meeting:
                 await self._done(attempt.run, partial(attempt.happen, "late"))
         self.attempts.drop(attempt)
         self._agendas.pop(attempt.run, None)
+        for watch in self.watchers:
+            watch(attempt)
         if attempt.refusal is not None:
             raise Refused(attempt.refusal.code, str(attempt.refusal))
         if attempt.reply is None:

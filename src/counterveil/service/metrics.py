@@ -5,8 +5,11 @@ Security: metrics hold nothing of a question, an answer or a ticket.
 
 from __future__ import annotations
 
+from functools import partial
+
 import prometheus_client
 
+from .attempts import Attempt
 from .server import Server
 from .together import Together
 
@@ -31,6 +34,25 @@ class Metrics:
             ("counterveil_server_number", "Which server this is", lambda: server.number),
         ):
             prometheus_client.Gauge(name, says, registry=self.registry).set_function(value)
+        if together is not None:
+            self._count_attempts(together)
+
+    def _count_attempts(self, together: Together) -> None:
+        """Count the attempts that this server makes together with others, and watch the link."""
+        counter, gauge = partial(prometheus_client.Counter, registry=self.registry), prometheus_client.Gauge
+        attempts = counter("counterveil_attempts", "Attempts by how they ended", ["code"])
+        rounds = counter("counterveil_rounds", "Openings sent to other servers")
+        received = counter("counterveil_link_bytes", "Bytes of openings from other servers")
+        peers = gauge("counterveil_linked", "Open connections to a server", ["server"], registry=self.registry)
+        for number in together.peers:
+            peers.labels(number).set_function(partial(together.connections, number))
+
+        def ended(attempt: Attempt) -> None:
+            attempts.labels("ok" if attempt.refusal is None else attempt.refusal.code).inc()
+            rounds.inc(attempt.rounds)
+            received.inc(attempt.received)
+
+        together.meeting.watchers.append(ended)
 
     def count(self, path: str, code: str, seconds: float, received: int, sent: int) -> None:
         """Count one request."""

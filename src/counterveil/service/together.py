@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..crypto.keys import SigningKey
+from ..terms.wire import Linked
 from .attempts import Attempts
 from .link.channel import Channel
 from .link.frames import Frame, Tape
@@ -26,7 +26,7 @@ class Together:
         issued, number = server.epoch.issued, server.number
         keys = enumerate(issued.terms.keys, start=1)
         others = [url for n, url in enumerate(issued.addresses, start=1) if n != number]
-        self.tapes, self._peers = None, [n for n in range(1, len(others) + 2) if n != number]
+        self.tapes, self.peers = None, [n for n in range(1, len(others) + 2) if n != number]
         self.links = Links(
             number=number,
             own=own,
@@ -50,11 +50,15 @@ class Together:
     def _lost(self, channel: Channel) -> None:
         self.meeting.lost(channel)
 
-    def status(self) -> dict[str, Any]:
-        """Return which servers are linked, and how long a message to them and back takes, in milliseconds."""
-        seen: dict[int, list[float]] = {}
-        for number in self._peers:
-            trips = [channel.round_trip for channel in self.links.channels(number)]
-            seen[number] = [round(1000 * trip, 1) for trip in trips if trip is not None]
-        linked = [{"server": n, "round_trip_ms": min(trips, default=None)} for n, trips in sorted(seen.items())]
-        return {"linked": linked}
+    def connections(self, number: int) -> int:
+        """Return how many connections there are to processes of a server."""
+        return len(self.links.channels(number))
+
+    def status(self) -> list[Linked]:
+        """Return which servers this one is linked to, and how long a message to each and back takes."""
+        status = []
+        for number in self.peers:
+            channels = self.links.channels(number)
+            trips = [1000 * channel.round_trip for channel in channels if channel.round_trip is not None]
+            status.append(Linked(number, len(channels), round(min(trips), 1) if trips else None))
+        return status

@@ -147,23 +147,27 @@ class Deployment:
 
     def download(self, rows: int, robust: int = 0) -> int:
         """Return how many bytes all servers together send in answer to one question, without envelopes."""
-        return sum(each.answered.packed(down) for each in self._requests(rows, robust) for down in each.down)
+        sizes = sum(each.answered.packed(down) for each in self._requests(rows, robust) for down in each.down)
+        return sizes * len(self._among(robust).runs())
 
     def upload(self, rows: int) -> int:
         """Return how many bytes an applicant sends to all servers together, without envelopes."""
-        sizes = 0
-        for each in self._requests(rows):
-            dealt = sum(each.dealt) if each.dealer == "applicant" else 0
-            sizes += len(each.down) * each.sent.packed(each.up) + dealt
-        return sizes
+        return sum(each.body(seat) for each in self._requests(rows) for seat in range(len(each.down)))
 
     def between(self, rows: int) -> int:
         """Return how many bytes each server sends to each other server because of one question."""
         return sum(each.between for each in self._requests(rows))
 
+    def rounds(self, rows: int) -> int:
+        """Return how often servers wait for each other's messages in one question."""
+        return sum(each.rounds for each in self._requests(rows))
+
     def _requests(self, rows: int, robust: int = 0) -> tuple[Request, ...]:
-        scheme = self.scheme.among(range(1, self.scheme.needed(robust) + 1), robust)
-        return scheme.requests(Size(rows, self.record_bytes, self.k))
+        return self._among(robust).requests(Size(rows, self.record_bytes, self.k))
+
+    def _among(self, robust: int) -> Scheme:
+        """Return the scheme of as few servers as a ticket may name."""
+        return self.scheme.among(range(1, self.scheme.needed(robust) + 1), robust)
 
     def says(self, rows: int) -> str:
         """Describe in one line the scheme, the size of a question, and what an applicant learns from it."""

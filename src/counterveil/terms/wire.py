@@ -13,12 +13,8 @@ from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from ..algebra.arrays import Symbols, Vector
-from ..algebra.field import Residues
-from ..algebra.words import packed
 from ..crypto.randomness import ID_BYTES, delimited
 from ..errors import Malformed
 from ..schema.layouts import RecordKind
@@ -27,15 +23,17 @@ from .parameters import MOST_RECORDS as MOST_RECORDS
 from .parameters import MOST_SERVERS as MOST_SERVERS
 from .parameters import Parameters as Parameters
 from .parameters import Server as Server
+from .symbols import pack as pack
+from .symbols import unpack as unpack
 from .texts import is_plain
 
 VERSION: Final = 2  # of messages, tickets and terms, and of how servers derive randomness from their common key
 MEDIA_TYPE = "application/octet-stream"
 MANIFEST_PATH, ANSWER_PATH, RECORD_PATH, ATTEMPT_PATH = "/v1/manifest", "/v1/answer", "/v1/record", "/v1/attempt"
+LINK_PATH = "/v1/link"
 MOST_ROBUST = 5  # wrong answers; the applicant finds them by trying every set of this many servers
 ENVELOPE = 1024  # bytes: the most that a message has before its body
 MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
-_BLOCK = 1 << 16  # symbols unpacked at a time
 _BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # MessagePack's type byte of binary data, to the bytes of the length after it
 
 Servers = Annotated[tuple[Server, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
@@ -201,6 +199,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (*(text.encode() for text in said), *self.issued.signed())
 
 
+class Linked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server that another one is linked to, and how long a message to it and back takes."""
+
+    server: Server
+    connections: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    milliseconds: Annotated[float, Meta(ge=0, lt=1e9)] | None
+
+
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why a server did not answer."""
 
@@ -338,32 +344,12 @@ def decode_refusal(data: bytes) -> Refusal:
     return _from_json("refusal", data, Refusal)
 
 
-def pack(field: Residues, values: Symbols) -> bytes:
-    """Pack a vector at ⌈log2 q⌉ bits a symbol. Bits of symbols and of bytes go from the least significant upwards."""
-    return values.tobytes() if values.dtype == np.uint8 and field.bits == 8 else packed(values, field.bits)
-
-
-def unpack(what: str, field: Residues, data: bytes, count: int) -> Any:
-    """Read `count` symbols; refuse another length, a symbol of q or more, or a bit set after the last symbol."""
-    expected = field.packed(count)
-    if len(data) != expected:
-        raise Malformed(what, got=f"{len(data)} bytes", expected=f"{expected}: {count} symbols of {field.bits} bits")
-    if field.q == 1 << 8:
-        return np.frombuffer(data, dtype=np.uint8)
-    values: Vector = np.zeros(count, dtype=np.int64)
-    step = _BLOCK * field.bits // 8
-    for start in range(0, count, _BLOCK):
-        size = min(_BLOCK, count - start)
-        chunk = np.frombuffer(data, dtype=np.uint8)[start // _BLOCK * step :][:step]
-        bits = np.unpackbits(chunk, bitorder="little")
-        if bits[size * field.bits :].any():
-            raise Malformed(what, got="bits set after the last symbol", expected="zeros")
-        padded = np.zeros((size, 64), dtype=np.uint8)
-        padded[:, : field.bits] = bits[: size * field.bits].reshape(size, field.bits)
-        values[start : start + size] = np.packbits(padded, axis=1, bitorder="little").view("<u8").reshape(-1)
-    if values.size and int(values.max()) >= field.q:
-        raise Malformed(what, got="a symbol of q or more", expected=f"symbols below {field.q}")
-    return values
+def decode_linked(data: bytes) -> list[Linked]:
+    """Read what a server says of its links."""
+    try:
+        return msgspec.json.decode(data, type=list[Linked])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed("link", got=_said(error), expected="a list of servers") from None
 
 
 def _unpacked(what: str, data: bytes, kind: type[Struct]) -> Struct:

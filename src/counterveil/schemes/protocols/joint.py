@@ -64,7 +64,9 @@ class Joint(Additive):
         batches, down = _batches(setting, size.rows, size.k), size.k * size.record
         dealt, between = dealing.dealt(batches, seeded=self.seeded), dealing.opened(batches)
         up, field = self.symbols(setting.form), setting.field
-        return Request(up, field, (down, down), BYTES, between=between, dealt=dealt, dealer=self.dealt_by)
+        return Request(
+            up, field, (down, down), BYTES, between=between, dealt=dealt, dealer=self.dealt_by, rounds=len(batches)
+        )
 
     def order(self, setting: Setting, count: int, common: CommonRandomness) -> None:
         """Return None: rows stand in their own order, and no position is told."""

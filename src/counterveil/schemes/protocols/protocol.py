@@ -59,6 +59,7 @@ class Request(NamedTuple):
     between: int = 0  # bytes that each server sends to each other server
     dealt: tuple[int, ...] = ()  # bytes of one-time randomness that each server gets, by seat
     dealer: Role = "applicant"  # the role that deals them
+    rounds: int = 0  # messages that each server sends to each other server, one after the other
 
     def body(self, seat: int) -> int:
         """Return how many bytes the applicant sends to a server: its query, and what the applicant deals."""

@@ -13,10 +13,10 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from ...errors import Malformed
 from ...terms.addresses import canonical, is_loopback
+from ...terms.wire import LINK_PATH
 from ..connections import HANG_UP, WIDEN
 from .channel import MOST_SEALED, Gone
 
-PATH = "/v1/link"
 OPENING = 5.0  # seconds for a connection to open, and as long for its handshake
 _AHEAD = 4  # messages that are read before they are taken
 _REFUSED = 1008  # the WebSocket code of an end by a rule; the reason says which
@@ -28,7 +28,7 @@ def link_url(given: str, *, insecure: bool = False) -> str:
     url = canonical(given)
     if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
         raise Malformed("link", got=f"plain http to another machine, {url}", expected="https")
-    return f"ws{url.removeprefix('http')}{PATH}"
+    return f"ws{url.removeprefix('http')}{LINK_PATH}"
 
 
 class _Straight(connect):
