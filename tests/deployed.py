@@ -78,8 +78,8 @@ class Deployed:
     def __init__(self, folder: Path, database: Database, servers: int, robust: int = 0, **parameters: Any) -> None:
         self.issuer, self.common = Issuer(), new_key()
         self.database = database.sign(self.issuer)
-        chosen: dict[str, Any] = {"scheme": "table/differences", "collusion": 1, **parameters}
-        self.deployment = Deployment.of(database.schema, record=database.record, servers=servers, **chosen)
+        chosen: dict[str, Any] = {"scheme": "table/differences", "collusion": 1, "servers": servers} | parameters
+        self.deployment = Deployment.of(database.schema, record=database.record, **chosen)
         self.own = [SigningKey() for _ in range(servers)]
         keys = [key.public for key in self.own]
         self.terms = make_terms(self.database, self.deployment, keys=keys, service="tests", robust=robust)

@@ -112,6 +112,8 @@ def _fingerprints(peers: Sequence[Peer], pinned: Sequence[bytes]) -> Grid:
     for heading in ("whose", "fingerprint", ""):
         grid.add_column(heading)
     grid.add_row("the issuer", fingerprint(bytes.fromhex(terms.issuer)), "signs terms, tickets and records")
+    if terms.dealer:
+        grid.add_row("the dealing server", fingerprint(bytes.fromhex(terms.dealer)), "signs what it deals")
     for peer in sorted(peers, key=lambda peer: peer.manifest.server):
         key = bytes.fromhex(terms.keys[peer.manifest.server - 1])
         grid.add_row(
@@ -203,6 +205,9 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
     if terms.robust:
         cheat = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
     grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{cheat}")
+    if terms.dealer:
+        said = "that someone asked, and when; it has no rows. Together with one of the servers it could read the question."
+        grid.add_row("the dealing server", said)
     grid.add_row("many applicants", f"{deployment.lasts()}.")
     many = "as many questions as they like" if terms.tickets == "open" else "one question a ticket"
     grid.add_row(

@@ -199,7 +199,7 @@ def answers(rows: int, d: int, threads: int) -> Iterator[Timed]:
     codes = _codes(rows, d, 16)
     for name, shuffle in (("table/distances", False), ("table/differences", True), ("table/sealed", True)):
         if name.endswith("sealed") and rows > 100_000:
-            continue  # too many rows for "auto" to choose a sealed reveal
+            continue  # too many rows for a garbled circuit
         scheme = make_scheme(name, largest=15, d=d, cap=2250, shuffle=shuffle)
         query = scheme.query(Question(codes[0].astype(np.int64)), Fresh())[0]
         laid = engine.lay_out(codes, threads=threads, worthwhile=0)
