@@ -494,7 +494,9 @@ def test_an_error_in_a_callback_ends_that_channel_alone() -> None:
     asyncio.run(go())
 
 
-def test_strangers_neither_push_out_a_peer_nor_keep_one_away() -> None:
+def test_strangers_neither_push_out_a_peer_nor_keep_one_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "OPENING", 2 * LONG)  # strangers do not leave by themselves
+
     async def go() -> None:
         async with pair() as (one, _, at_one, at_two):
             strangers = []
