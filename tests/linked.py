@@ -42,6 +42,7 @@ class Node:
             "opened": self.opened.append,
             "lost": self.lost.append,
         }
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
         self.links = Links(**given | changes)
         self.port, self.tls, self.crowd = port or free_port(), tls, Crowd()
         self.url = f"{'https' if tls else 'http'}://localhost:{self.port}"
@@ -50,17 +51,27 @@ class Node:
     async def up(self) -> AsyncIterator[Node]:
         """Listen and dial."""
         app = FastAPI()
+        app.add_api_route("/wait", self._wait)
         _add_link(app, self.links)
         cert, key = self.tls or (None, None)
         config = configured(app, host="localhost", port=self.port, tls_cert=cert, tls_key=key)
-        server = Listener(config, self.crowd)
-        running = asyncio.create_task(server._serve())
+        self.server = Listener(config, self.crowd)
+        running = asyncio.create_task(self.server._serve())
         try:
-            await until(lambda: server.started or running.done())
+            await until(lambda: self.server.started or running.done())
             yield self
         finally:
-            server.should_exit = True
+            self.stop()
             await running
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+
+    async def _wait(self) -> str:
+        """Answer a request only when the test says so."""
+        self.asked.set()
+        await self.may_answer.wait()
+        return "answered"
 
     def frames(self) -> list[Frame]:
         return [frame for _, frame in self.heard]

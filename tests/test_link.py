@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+import httpx2
 import msgspec
 import pytest
 import websockets
@@ -493,7 +494,9 @@ def test_an_error_in_a_callback_ends_that_channel_alone() -> None:
     asyncio.run(go())
 
 
-def test_strangers_neither_push_out_a_peer_nor_keep_one_away() -> None:
+def test_strangers_neither_push_out_a_peer_nor_keep_one_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "OPENING", 2 * LONG)  # strangers do not leave by themselves
+
     async def go() -> None:
         async with pair() as (one, _, at_one, at_two):
             strangers = []
@@ -574,6 +577,63 @@ async def ws_silent(url: str) -> AsyncIterator[ClientConnection]:
         yield made
     finally:
         made.transport.abort()
+
+
+def test_a_peer_who_never_reads_is_lost_though_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "PING_EVERY", 0.05)
+    monkeypatch.setattr(channels, "SILENCE", 1.0)
+
+    async def go() -> None:
+        async with Node(1).up() as one, ws_silent(one.url) as peer:
+            seals = await shake(peer, party(2))
+            await until(lambda: len(one.opened) == 1)
+            peer.transport.pause_reading()
+            for _ in range(32):
+                one.opened[0].send(Opening(RUN, bytes(MOST_DATA)))
+            with suppress(websockets.ConnectionClosed):
+                while not one.lost:
+                    await peer.send(seals.seal(frames.encode(Ready(RUN))))
+                    await asyncio.sleep(0.05)
+            await until(lambda: bool(one.lost))
+
+    asyncio.run(go())
+
+
+def test_a_link_stays_until_the_answers_under_way_are_finished() -> None:
+    async def go() -> None:
+        async with Node(1).up() as one, Node(2, one.url).up() as two, httpx2.AsyncClient() as client:
+            await until(lambda: bool(one.opened and two.opened))
+            asking = asyncio.create_task(client.get(f"{one.url}/wait", timeout=LONG))
+            await one.asked.wait()
+            one.stop()
+            await until(lambda: not one.server.servers[0].is_serving())
+            two.opened[0].send(Ready(RUN))
+            await until(lambda: bool(one.heard))
+            one.opened[0].send(Ready(RUN))
+            await until(lambda: bool(two.heard))
+            one.may_answer.set()
+            assert (await asking).json() == "answered"
+            await until(lambda: bool(one.lost and two.lost))
+
+    asyncio.run(go())
+
+
+def test_logs_have_no_address_of_whoever_connects(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        async with pair() as (one, _, _, _), dialled(one.url) as stranger:
+            await stranger.send(b"garbage")
+            await ended(stranger)
+            with pytest.raises(websockets.InvalidStatus):
+                await ws_connect(link_url(one.url + "/elsewhere"), proxy=None)
+
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(go())
+    server_side = [record for record in caplog.records if record.name.startswith(("uvicorn", "counterveil"))]
+    assert any(record.getMessage() == "link up" for record in server_side)
+    for record in server_side:
+        said = f"{record.getMessage()} {getattr(record, 'fields', '')}"
+        assert "127.0.0.1:" not in said
+        assert "::1" not in said
 
 
 def test_without_a_link_the_server_speaks_no_websocket() -> None:

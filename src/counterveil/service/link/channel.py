@@ -48,6 +48,7 @@ class Channel:
         self._waiting = 0
         self._pinged, self._heard_at = 0, time.monotonic()
         self._ping_sent: float | None = None  # until its pong arrives
+        self._sending_since: float | None = None  # the frame that is being sent; it leaves when the peer reads
 
     def send(self, frame: Frame) -> None:
         """Send a frame behind all earlier ones. Any thread may call this; it does not wait for the network.
@@ -110,18 +111,21 @@ class Channel:
             self._more.clear()
             while self._queue:
                 sealed = self._queue[0]
-                async with asyncio.timeout(SILENCE):
-                    await self._socket.send(sealed)
+                self._sending_since = time.monotonic()
+                await self._socket.send(sealed)
                 with self._lock:
                     self._queue.popleft()
                     self._waiting -= len(sealed) + _ENTRY
+            self._sending_since = None
 
     async def _watch(self) -> None:
-        """Ping the peer; end the channel if nothing was heard for long."""
+        """Ping the peer; end the channel if nothing was heard for long, or if the peer reads nothing."""
         while True:
             now = time.monotonic()
             if now - self._heard_at > SILENCE:
                 raise Gone(f"nothing was heard for {SILENCE:g} seconds")
+            if self._sending_since is not None and now - self._sending_since > SILENCE:
+                raise Gone(f"{named(self.number)} did not read for {SILENCE:g} seconds")
             if self._ping_sent is None:
                 self._pinged, self._ping_sent = self._pinged + 1, now
                 self.send(Ping(self._pinged))

@@ -145,8 +145,6 @@ class Links:
         try:
             self._opened(channel)
             await channel.run(self._heard)
-        except TimeoutError:
-            raise Gone(f"{named(channel.number)} does not take what it is sent") from None
         except CounterveilError:
             raise
         except Exception as error:  # a mistake in a callback must not end the process's other links
