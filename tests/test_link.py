@@ -516,6 +516,23 @@ def test_strangers_neither_push_out_a_peer_nor_keep_one_away(monkeypatch: pytest
     asyncio.run(go())
 
 
+def test_a_peer_has_a_limited_number_of_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MOST_CHANNELS", 2)
+
+    async def go() -> None:
+        async with pair() as (one, _, at_one, _), dialled(one.url) as second, dialled(one.url) as third:
+            await shake(second, party(2))
+            await until(lambda: len(one.opened) == 2)
+            hand = Handshake(party(2), "dialler")
+            await third.send(hand.hello)
+            await third.send(hand.prove(bytes(await third.recv(decode=False))))
+            assert "too many channels" in await ended(third)
+            assert at_one.alive
+            assert len(one.links.channels(2)) == 2
+
+    asyncio.run(go())
+
+
 def test_a_stranger_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "OPENING", 0.2)
 

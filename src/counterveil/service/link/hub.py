@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 
 from ...crypto.keys import SigningKey
 from ...crypto.randomness import new_id
-from ...errors import CounterveilError
+from ...errors import CounterveilError, Malformed, Refused
 from .channel import Channel, Gone
 from .frames import Frame
 from .handshake import Handshake, Party, Role, named
@@ -85,9 +85,13 @@ class Links:
         socket = Accepted(websocket)
         self._strangers[socket] = None
         if len(self._strangers) > MOST_STRANGERS:
-            next(iter(self._strangers)).abort()
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
         try:
-            await self._converse(socket, "listener")
+            channel = await self._meet(socket, "listener")
+            self._strangers.pop(socket, None)
+            await self._carry(channel)
         except CounterveilError as error:
             log.debug("link ended", extra={"fields": {"why": str(error)}})
         finally:
@@ -106,20 +110,22 @@ class Links:
         await asyncio.gather(*self._dialling, return_exceptions=True)
 
     async def _dial(self, url: str) -> None:
-        pause, told = _SHORTEST, ""
+        pause, told, loop = _SHORTEST, "", asyncio.get_running_loop()
         while not self._closed:
-            began, why = asyncio.get_running_loop().time(), "the connection is closed"
+            why, opened = "the connection is closed", None
             try:
                 socket = await Dialled.open(url, self._verify)
                 try:
-                    await self._converse(socket, "dialler")
+                    channel = await self._meet(socket, "dialler")
+                    opened = loop.time()
+                    await self._carry(channel)
                 finally:
                     socket.abort()
             except CounterveilError as error:
                 why = str(error)
             except Exception as error:  # whatever a library raises, this process goes on dialling
                 why = f"a failure on this side: {type(error).__name__}"
-            if asyncio.get_running_loop().time() - began > _LONGEST:
+            if opened is not None and loop.time() - opened > _LONGEST:
                 pause, told = _SHORTEST, ""
             if why != told:
                 told = why
@@ -127,19 +133,19 @@ class Links:
             await asyncio.sleep(pause * (0.5 + new_id()[0] / 512))  # parties that lost each other do not dial in step
             pause = min(2 * pause, _LONGEST)
 
-    async def _converse(self, socket: Dialled | Accepted, role: Role) -> None:
-        """Shake hands, then carry frames until the connection ends; raise the error that ended it."""
+    async def _meet(self, socket: Dialled | Accepted, role: Role) -> Channel:
+        """Shake hands within the deadline; tell the other side if it is refused."""
         try:
             async with asyncio.timeout(OPENING):
-                channel = await self._shake_hands(socket, role)
-            if len(self.channels(channel.number)) >= MOST_CHANNELS:
-                raise Gone(f"{named(channel.number)} has too many channels")
+                return await self._shake_hands(socket, role)
         except TimeoutError:
             raise Gone(f"no handshake within {OPENING:g} seconds") from None
-        except CounterveilError as error:
+        except (Malformed, Refused) as error:
             await socket.refuse(str(error))
             raise
-        self._strangers.pop(socket, None)
+
+    async def _carry(self, channel: Channel) -> None:
+        """Carry frames until the connection ends; raise the error that ended it."""
         self._channels.append(channel)
         log.info("link up", extra={"fields": {"peer": named(channel.number), "boot": channel.boot.hex()}})
         try:
@@ -173,5 +179,7 @@ class Links:
             await socket.send(hand.hello)
             await socket.send(proof)
             seals = hand.finish(await socket.receive())
+            if len(self.channels(hand.peer.number)) >= MOST_CHANNELS:
+                raise Refused("busy", f"{named(hand.peer.number)} has too many channels")
             await socket.send(seals.seal(b""))
         return Channel(socket, hand.peer, seals)
