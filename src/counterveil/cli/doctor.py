@@ -206,7 +206,7 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
         cheat = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
     grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{cheat}")
     if terms.dealer:
-        said = "that someone asked, and when; it has no rows. Together with one of the servers it could read the question."
+        said = "that someone asked, and when; it has no rows. With one of the servers it could read the question."
         grid.add_row("the dealing server", said)
     grid.add_row("many applicants", f"{deployment.lasts()}.")
     many = "as many questions as they like" if terms.tickets == "open" else "one question a ticket"
