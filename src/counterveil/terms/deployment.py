@@ -122,8 +122,8 @@ class Deployment:
         make = partial(cls.of, database.schema, record=database.record)
         if chosen.get("scheme", AUTO) != AUTO:
             return make(**chosen)
-        colluding = chosen.get("collusion") or 1
-        if checks.integer("collusion", colluding, 1) > 1:
+        colluding = 1 if chosen.get("collusion") is None else checks.integer("collusion", chosen["collusion"], 1)
+        if colluding > 1:
             got = f"{colluding} for scheme = {AUTO}"
             raise NotOffered("collusion", got=got, expected=f"1: sealed reveals need that; or {_BY_NAME}")
         chosen |= {"scheme": defaults.SCHEME, "collusion": 1}

@@ -13,7 +13,7 @@ export const WORDS = {
   title: "What would have been accepted?",
   lead: "Say what you have and what you could change, and this page shows the nearest case that was accepted. Your computer asks several "
     + "servers at once, so that none of them can read what you typed. They see that someone asked, when, and from which internet address.",
-  /** @type {(tickets: number | null) => string} */
+  /** @type {(tickets: number | null, rows: number) => string} */
   lasts: (tickets, rows) => tickets ? `About the institution: it gives away more than one row with each answer. Somebody with ${tickets} tickets could rebuild its accepted rows.` : `About the institution: it gives away ${rows === 1 ? "one accepted row" : `${rows} accepted rows`} with each ticket, and nothing else of its data.`,
   /** @type {(host: string) => string} */
   trust: (host) => `This page comes from ${host}. You trust ${host} each time you load it.`,
