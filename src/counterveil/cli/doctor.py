@@ -202,7 +202,9 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
     )
     records = "the nearest accepted row" if deployment.k == 1 else f"up to {deployment.k} accepted rows"
     cheat = ""
-    if terms.robust:
+    if terms.robust and scheme.protocol.pairs:
+        cheat = f" A ticket that allows {terms.robust} to lie gives as much for every pair of servers that it asks."
+    elif terms.robust:
         cheat = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
     grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{cheat}")
     if terms.dealer:

@@ -10,16 +10,12 @@ from typing import Any, NamedTuple, Protocol
 from ..algebra.arrays import Vector
 from ..applicant.ask import compile_question
 from ..applicant.client import Client
-from ..crypto.packages import package_all, unpackage
-from ..crypto.randomness import new_key
 from ..errors import OutOfRange
 from ..inprocess.bank import Local
 from ..institution.database import Database
-from ..schema.layouts import Record, decode
 from ..schema.preferences import Preferences
 from ..schemes.forms import Question
-from ..schemes.protocols import Seen
-from ..schemes.scheme import Scheme, run
+from ..schemes.scheme import Scheme
 from ..terms.deployment import Deployment
 
 
@@ -47,28 +43,13 @@ def unbounded(scheme: Scheme) -> Scheme:
     return replace(scheme, form=scheme.form.unbounded(room))
 
 
-class Played:
-    """Servers that talk to each other, played in this process without tickets: what an applicant learns is the same."""
-
-    def __init__(self, database: Database, deployment: Deployment) -> None:
-        self.deployment, self._rows = deployment, deployment.rows(database.codes)
-        self._packages = package_all(database.records, new_key())
-
-    def reveal(self, question: Question, *, deployment: Deployment) -> tuple[Seen, Record]:
-        """Return everything that a question reveals, and the nearest record."""
-        asked = run(deployment.scheme, self._rows, question, records=self._packages)
-        record = unpackage(asked.record or b"")
-        seen = Seen(asked.revealed, (), (record,), tuple(range(deployment.scheme.servers)))
-        return seen, decode(deployment.schema, deployment.record, record)
-
-
 class Asking:
     """Asks as a cheating applicant would: its messages are well-formed, and its question is anything it likes.
 
     It spends `tickets`. Without them it makes a ticket for each question, as open mode allows.
     """
 
-    def __init__(self, bank: Local | Client | Played, tickets: Sequence[str] | None = None) -> None:
+    def __init__(self, bank: Local | Client, tickets: Sequence[str] | None = None) -> None:
         self.deployment, self._bank = bank.deployment, bank
         self._tickets: Iterator[str] | None = None if tickets is None else iter(tickets)
         self._cheat = replace(self.deployment, scheme=unbounded(self.deployment.scheme))
@@ -94,4 +75,4 @@ class Asking:
 
 def in_process(database: Database, deployment: Deployment) -> Asking:
     """Return a deployment in this process for an attack to ask."""
-    return Asking((Played if deployment.scheme.protocol.linked else Local)(database, deployment))
+    return Asking(Local(database, deployment))

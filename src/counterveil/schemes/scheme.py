@@ -102,9 +102,9 @@ class Scheme:
         points = tuple(range(1, servers + 1) if alphas is None else alphas)
         if len(points) != servers:
             raise WrongShape("alphas", got=len(points), expected=f"one for each of {servers} servers")
-        if collusion is None:
-            collusion = max(1, (servers - 1) // form.degree)
         protocol = protocol or make_protocol(reveal.protocol)
+        if collusion is None:
+            collusion = 1 if protocol.pairs else max(1, (servers - 1) // form.degree)
         smallest = protocol.arithmetic(protocol.must_exceed(form.bound, reveal, servers))
         field = smallest if q is None else replace(smallest, q=q)
         if field.q > smallest.q:
