@@ -23,7 +23,7 @@ from counterveil.engine.party import Party, Role, Send, Take, play, released
 from counterveil.errors import NotOffered, UnknownName, WrongShape
 from counterveil.schemes.conformance import check_protocol
 from counterveil.schemes.fetch import BYTES
-from counterveil.schemes.protocols import Held, Size, circuit, dealing, make_protocol
+from counterveil.schemes.protocols import Held, Size, circuit, dealing, make_protocol, rounds
 from counterveil.schemes.protocols.dealing import Planner, Shares, Tape
 from databases import Case, cases
 
@@ -305,7 +305,7 @@ def two_rows(gates: Any, wires: Sequence[Labels]) -> Generator[Any, Any, Any]:
     """Play the match of two rows with costs of two bits, as the circuit does."""
     cost = np.concatenate([np.concatenate(wires[i : i + 2], axis=1) for i in (0, 2)])
     node = circuit.Node(cost, cost[:0])
-    last = yield from circuit.rounds(gates, node, 0, 1, 0, 2, trees_from=0)
+    last = yield from circuit.rounds(gates, node, 0, 1, 0, 2, lambda _: rounds.by_tree)
     return last.place
 
 
