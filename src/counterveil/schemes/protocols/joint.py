@@ -87,8 +87,8 @@ class Joint(Additive):
         size = dealing.dealt(self._batches(setting, count, held.k), seeded=self.seeded)[seat]
         tape = Tape(seat, (yield Take(self.dealt_by, size, BYTES)), seeded=self.seeded)
         layout = Layout.of(count)
-        costs = layout.padded(self.shares(setting, held.rows, query), 0 if seat else ring.q - 1)
-        own = layout.sliced(costs, ring.bits)
+        pad = 0 if seat else ring.q - 1
+        own = layout.sliced(layout.padded(self.shares(setting, held.rows, query), pad), ring.bits)
         u, v = (np.zeros_like(own), own) if seat else (own, np.zeros_like(own))
         chosen = yield from settled(Shares(seat, tape), u, v, layout, held.k, self.rounds)
         return np.concatenate([_package(held, number, each) for number, each in enumerate(chosen)])
