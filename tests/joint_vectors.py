@@ -120,7 +120,7 @@ def gate(batch: Batch, number: int) -> dict[str, Any]:
         "products": [each[batch.masks :].tobytes().hex() for each in tapes],
         "openings": [told.hex(0, 1)[0], told.hex(1, 0)[0]],
         "results": [each.tobytes().hex() for each in made],
-        "product": batch.times(both, both).tobytes().hex(),
+        "product": batch.dealt(both).tobytes().hex(),
     }
 
 

@@ -45,7 +45,7 @@ class Node(NamedTuple):
 
 
 Match = Generator[Any, Any, Node]  # a script that returns the rows that are left
-Compare = Callable[[Gates, Labels, Labels, int, int], Wires]  # a script that is given a and not b, and returns a > b
+Compare = Callable[[Any, Labels, Labels, int, int], Wires]  # a script over gates, given a and not b; it returns a > b
 
 
 def height(count: int) -> int:
@@ -65,17 +65,27 @@ def chunk(gates: Gates, u: Labels, v: Labels, start: int, count: int) -> Match:
     return (yield from rounds(gates, entered, 0, min(height(count), CHUNK_BITS), start, count))
 
 
-def rounds(
-    gates: Gates, node: Node, low: int, high: int, start: int, count: int, trees_from: int | None = None
-) -> Match:
-    """Play levels low..high-1 among the nodes that cover the slots from `start` on.
+def by_ripple(gates: Gates, a: Labels, other: Labels, step: int, first: int) -> Wires:
+    """Return whether a > b, given `other` = not b: the carry of a + not b, with one AND for each bit, in sequence."""
+    dearer = np.zeros_like(a[:1])
+    for i in range(len(a)):
+        dearer = dearer ^ (yield from gates.both(a[i : i + 1] ^ dearer, other[i : i + 1] ^ dearer, step + i, first))
+    return dearer
 
-    From level `trees_from` on, comparisons are trees. They take fewer rounds and more gates, which suits gates that
-    open.
-    """
+
+def rounds(
+    gates: Gates,
+    node: Node,
+    low: int,
+    high: int,
+    start: int,
+    count: int,
+    compare: Callable[[int], Compare] = lambda _: by_ripple,
+) -> Match:
+    """Play levels low..high-1 among the nodes that cover the slots from `start` on; `compare` names each comparison."""
     for level in range(low, high):
-        compare = _by_ripple if trees_from is None or level < trees_from else _by_tree
-        node = yield from _round(gates, node, level, start >> (level + 1), compare, last=level + 1 == height(count))
+        last, script = level + 1 == height(count), compare(level)
+        node = yield from _round(gates, node, level, start >> (level + 1), script, last=last)
     return node
 
 
@@ -115,29 +125,6 @@ def _round(gates: Gates, node: Node, level: int, first: int, compare: Compare, *
         winner = np.concatenate([winner, alone], axis=1)
     split = 0 if last else bits
     return Node(winner[:split], winner[split:])
-
-
-def _by_ripple(gates: Gates, a: Labels, other: Labels, step: int, first: int) -> Wires:
-    """Return whether a > b, given `other` = not b: the carry of a + not b, with one AND for each bit, in sequence."""
-    dearer = np.zeros_like(a[:1])
-    for i in range(len(a)):
-        dearer = dearer ^ (yield from gates.both(a[i : i + 1] ^ dearer, other[i : i + 1] ^ dearer, step + i, first))
-    return dearer
-
-
-def _by_tree(gates: Gates, a: Labels, other: Labels, step: int, first: int) -> Wires:
-    """Return whether a > b, given `other` = not b, in 1 + ⌈log2 k⌉ rounds.
-
-    Each round joins neighbouring bits: a is more if its higher part is more, or equal while its lower part is more.
-    """
-    more, equal = (yield from gates.both(a, other, step, first)), a ^ other
-    while len(more) > 1:
-        paired = len(more) // 2 * 2
-        below = np.stack([more[0:paired:2], equal[0:paired:2]])
-        joined = yield from gates.both(below, equal[None, 1:paired:2], step, first)
-        more = np.concatenate([more[1:paired:2] ^ joined[0], more[paired:]])
-        equal = np.concatenate([joined[1], equal[paired:]])
-    return more
 
 
 class Counter:

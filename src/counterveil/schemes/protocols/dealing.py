@@ -5,17 +5,23 @@ beta, and of gamma = alpha * beta. The servers open delta = x + alpha and epsilo
 then computes gamma + delta * beta + alpha * epsilon from its shares; server 1 also adds delta * epsilon. The results
 are shares of x * y. A factor that multiplies many others has one mask.
 
-Products come in batches, and each batch takes one round. A batch is bilinear: `times(p, q)` multiplies the left factors
-of p by the right factors of q. The dealer and the servers need to know nothing else of a batch.
+A product of more factors is computed likewise, if the dealer gives shares of the product of every subset of their
+masks. (x + alpha) + alpha = x, so the product is a sum over all subsets: the masks of the subset, times the opened
+values of the other factors.
+
+Products come in batches, and each batch takes one round. The dealer needs to know `dealt`, which makes the products of
+masks. The servers need to know `made`, which makes a share of the products of factors.
 
 Security: a mask must be used only once. Whoever sees two openings under one mask learns the xor of the hidden values.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import combinations
 from math import prod
 from typing import Any, Protocol
 
@@ -29,6 +35,7 @@ from ..fetch import BYTES
 from . import packed
 from .circuit import Wires, done
 from .packed import Bits, Layout
+from .rounds import Term
 
 Read = Callable[[int], Bytes]  # from a number of bytes to the next bytes of a tape
 
@@ -42,14 +49,35 @@ class Batch(Protocol):
 
     @property
     def products(self) -> int:
-        """How many bytes the products have."""
+        """How many bytes the products of masks have."""
 
+    def dealt(self, masks: Bytes) -> Bytes:
+        """Return the products of masks that the dealer shares."""
+
+    def made(self, seat: int, public: Bytes, masks: Bytes, products: Bytes) -> Bytes:
+        """Return a share of the products of factors, from the opened factors and shares of masks and their products."""
+
+
+class Bilinear(ABC):
+    """Products of two factors each: `times(p, q)` multiplies the left factors of p by the right factors of q."""
+
+    @abstractmethod
     def times(self, p: Bytes, q: Bytes) -> Bytes:
         """Return the left factors of p times the right factors of q."""
 
+    def dealt(self, masks: Bytes) -> Bytes:
+        """Return the products of masks that the dealer shares."""
+        return self.times(masks, masks)
+
+    def made(self, seat: int, public: Bytes, masks: Bytes, products: Bytes) -> Bytes:
+        """Return a share of the products of factors."""
+        made = products ^ self.times(masks, public)
+        made ^= self.times(public, masks if seat else masks ^ public)
+        return made
+
 
 @dataclass(frozen=True)
-class Words:
+class Words(Bilinear):
     """ANDs of words. The shapes of the two factors broadcast, as in NumPy."""
 
     left: tuple[int, ...]
@@ -78,7 +106,58 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Outers:
+class Terms:
+    """Products of some of many factors, which are arrays of words: `terms` says which, and `shape` is that of all."""
+
+    shape: tuple[int, ...]
+    terms: tuple[Term, ...]
+
+    @property
+    def masks(self) -> int:
+        """How many bytes the factors have."""
+        return 8 * prod(self.shape)
+
+    @property
+    def products(self) -> int:
+        """How many bytes the products of masks have."""
+        return 8 * prod(self.shape[1:]) * len(subsets(self.terms))
+
+    def dealt(self, masks: Bytes) -> Bytes:
+        """Return the products of masks that the dealer shares: of every subset of every term, from two masks on."""
+        held: dict[Term, Labels] = {(n,): mask for n, mask in enumerate(self._words(masks))}
+        for subset in subsets(self.terms):
+            held[subset] = held[subset[:-1]] & held[subset[-1:]]
+        return as_bytes(np.stack([held[subset] for subset in subsets(self.terms)]))
+
+    def made(self, seat: int, public: Bytes, masks: Bytes, products: Bytes) -> Bytes:
+        """Return a share of the products of factors."""
+        opened, own = self._words(public), self._words(masks)
+        held: dict[Term, Labels] = {(): np.full_like(own[0], 0 if seat else ~np.uint64(0))}
+        held |= {(n,): own[n] for n in range(len(own))}
+        held |= dict(zip(subsets(self.terms), self._words(products), strict=True))
+
+        def expanded(masked: Term, rest: Term) -> Labels:
+            """Return the share of the masks of some factors, times the rest of the factors."""
+            if not rest:
+                return held[masked]
+            alone: Labels = opened[rest[0]] & expanded(masked, rest[1:])
+            return alone ^ expanded((*masked, rest[0]), rest[1:])
+
+        return as_bytes(np.stack([expanded((), term) for term in self.terms]))
+
+    def _words(self, flat: Bytes) -> Labels:
+        return flat.view("<u8").reshape(-1, *self.shape[1:])
+
+
+@cache
+def subsets(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Return all subsets of two factors or more of any term, those with fewer factors first, and then by number."""
+    chosen = {each for term in terms for size in range(2, len(term) + 1) for each in combinations(term, size)}
+    return tuple(sorted(chosen, key=lambda each: (len(each), each)))
+
+
+@dataclass(frozen=True)
+class Outers(Bilinear):
     """Outer products of pairs of bit vectors of these lengths. Vectors, and rows of products, are packed into bytes."""
 
     sizes: tuple[tuple[int, int], ...]
@@ -144,6 +223,12 @@ class Planner:
         return np.zeros(batch.shape, dtype=a.dtype)
         yield
 
+    def products(self, factors: Labels, terms: tuple[Term, ...]) -> Wires:
+        """Add a batch of products of several factors to the list."""
+        self.batches.append(Terms(factors.shape, terms))
+        return np.zeros((len(terms), *factors.shape[1:]), dtype=factors.dtype)
+        yield
+
     def outer(self, pairs: Sequence[tuple[Bits, Bits]]) -> Generator[Any, Any, list[Bits]]:
         """Add a batch of outer products to the list."""
         self.batches.append(Outers(tuple((len(left), len(right)) for left, right in pairs)))
@@ -152,11 +237,11 @@ class Planner:
 
 
 @lru_cache(maxsize=16)
-def planned(rows: int, bits: int, k: int) -> tuple[Batch, ...]:
+def planned(rows: int, bits: int, k: int, profile: str = "balanced") -> tuple[Batch, ...]:
     """Return the batches of a question, in order. They are public, and a dealer needs to know nothing else."""
     planner, layout = Planner(), Layout.of(rows)
     shares = np.zeros((bits, layout.words, layout.blocks), dtype=np.uint64)
-    done(packed.settled(planner, shares, shares, layout, k))
+    done(packed.settled(planner, shares, shares, layout, k, profile))
     return tuple(planner.batches)
 
 
@@ -187,7 +272,7 @@ def deal(batches: Sequence[Batch], draw: Randomness, *, seeded: bool) -> Party[N
     for batch in batches:
         masks, others, products = first(batch.masks), second(batch.masks), first(batch.products)
         both = masks ^ others
-        corrections = products ^ batch.times(both, both)
+        corrections = products ^ batch.dealt(both)
         if not seeded:
             yield Send(0, np.concatenate([masks, products]), BYTES)
         yield Send(1, corrections if seeded else np.concatenate([others, corrections]), BYTES)
@@ -237,6 +322,12 @@ class Shares:
         made = yield from self._multiplied(batch, np.concatenate([as_bytes(a), as_bytes(b)]))
         return made.view("<u8").reshape(batch.shape)
 
+    def products(self, factors: Labels, terms: tuple[Term, ...]) -> Wires:
+        """Return shares of the products that `terms` names, each of up to four factors."""
+        batch = Terms(factors.shape, terms)
+        made = yield from self._multiplied(batch, as_bytes(factors).copy())
+        return made.view("<u8").reshape(-1, *factors.shape[1:])
+
     def outer(self, pairs: Sequence[tuple[Bits, Bits]]) -> Generator[Any, Any, list[Bits]]:
         """Return shares of the outer product of each pair."""
         batch = Outers(tuple((len(left), len(right)) for left, right in pairs))
@@ -248,6 +339,4 @@ class Shares:
         factors ^= masks
         yield Send(peer, factors, BYTES)
         public = factors ^ (yield Take(peer, batch.masks, BYTES))
-        made = self._tape.products(batch.products) ^ batch.times(masks, public)
-        made ^= batch.times(public, masks if self._seat else masks ^ public)
-        return made
+        return batch.made(self._seat, public, masks, self._tape.products(batch.products))

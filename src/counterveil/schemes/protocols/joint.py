@@ -25,7 +25,7 @@ from ..forms import Question
 from . import dealing
 from .additive import Additive
 from .dealing import Batch, Shares, Tape
-from .packed import Bits, Layout, settled
+from .packed import PROFILES, Bits, Layout, settled
 from .protocol import Choose, Held, Outcome, Request, Setting, Size
 
 _ROLES: dict[str, Role] = {"applicant": "applicant", "server": "dealer"}
@@ -37,10 +37,12 @@ class Joint(Additive):
 
     `dealer` is the applicant, or a third server. If `seeded`, the dealer sends seeds instead of uniform bytes: 32 bytes
     to server 1, and about a third of the tape to server 2. The applicant's privacy then rests on AES-256.
+    `rounds` is "few" for servers that are far from each other: they take turns less often, and send more bytes.
     """
 
     dealer: str = "applicant"
     seeded: bool = False
+    rounds: str = "balanced"
 
     name = "joint"
     linked = True
@@ -48,6 +50,8 @@ class Joint(Additive):
     def __post_init__(self) -> None:
         if self.dealer not in _ROLES:
             raise UnknownName("dealer", got=self.dealer, expected=f"one of {', '.join(_ROLES)}")
+        if self.rounds not in PROFILES:
+            raise UnknownName("rounds", got=self.rounds, expected=f"one of {', '.join(PROFILES)}")
 
     @property
     def fetches(self) -> bool:
@@ -61,7 +65,7 @@ class Joint(Additive):
 
     def question(self, setting: Setting, size: Size) -> Request:
         """Return the sizes: the query up, a package down for every record, openings between servers, and the tapes."""
-        batches, down = _batches(setting, size.rows, size.k), size.k * size.record
+        batches, down = self._batches(setting, size.rows, size.k), size.k * size.record
         dealt, between = dealing.dealt(batches, seeded=self.seeded), dealing.opened(batches)
         up, field = self.symbols(setting.form), setting.field
         return Request(
@@ -73,7 +77,7 @@ class Joint(Additive):
 
     def deal(self, setting: Setting, size: Size, draw: Randomness) -> Party[None]:
         """Deal the randomness of one run. How much that is depends on public sizes alone."""
-        return dealing.deal(_batches(setting, size.rows, size.k), draw, seeded=self.seeded)
+        return dealing.deal(self._batches(setting, size.rows, size.k), draw, seeded=self.seeded)
 
     def serve(self, setting: Setting, seat: int, held: Held) -> Party[Bytes]:
         """Compute with the other server which rows are the nearest; return a share of their packages, under pads.
@@ -82,13 +86,13 @@ class Joint(Additive):
         """
         ring, count = setting.field, len(held.rows)
         query = yield Take("applicant", self.symbols(setting.form), ring)
-        size = dealing.dealt(_batches(setting, count, held.k), seeded=self.seeded)[seat]
+        size = dealing.dealt(self._batches(setting, count, held.k), seeded=self.seeded)[seat]
         tape = Tape(seat, (yield Take(self.dealt_by, size, BYTES)), seeded=self.seeded)
         layout = Layout.of(count)
-        costs = layout.padded(self.shares(setting, held.rows, query), 0 if seat else ring.q - 1)
-        own = layout.sliced(costs, ring.bits)
+        pad = 0 if seat else ring.q - 1
+        own = layout.sliced(layout.padded(self.shares(setting, held.rows, query), pad), ring.bits)
         u, v = (np.zeros_like(own), own) if seat else (own, np.zeros_like(own))
-        chosen = yield from settled(Shares(seat, tape), u, v, layout, held.k)
+        chosen = yield from settled(Shares(seat, tape), u, v, layout, held.k, self.rounds)
         return np.concatenate([_package(held, number, each) for number, each in enumerate(chosen)])
 
     def read(self, setting: Setting, question: Question, queries: Vector, size: Size) -> Party[Outcome]:
@@ -103,11 +107,10 @@ class Joint(Additive):
         """Return no position, since none is told."""
         return []
 
-
-def _batches(setting: Setting, rows: int, k: int) -> tuple[Batch, ...]:
-    if not 1 <= k <= rows:
-        raise WrongShape("k", got=k, expected=f"a number from 1 to {rows}, the number of rows")
-    return dealing.planned(rows, setting.field.bits, k)
+    def _batches(self, setting: Setting, rows: int, k: int) -> tuple[Batch, ...]:
+        if not 1 <= k <= rows:
+            raise WrongShape("k", got=k, expected=f"a number from 1 to {rows}, the number of rows")
+        return dealing.planned(rows, setting.field.bits, k, self.rounds)
 
 
 def _package(held: Held, number: int, chosen: Bits) -> Bytes:

@@ -11,7 +11,8 @@ Wires have the shape (bits, words, blocks).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 
 from ...algebra.arrays import Bytes, Labels, Vector
 from ...algebra.compiled import where_it_pays
-from . import circuit
-from .circuit import Node, Wires, height
+from . import circuit, rounds
+from .circuit import Compare, Node, Wires, height
 
 LANE_BITS = 6
 LANES = 1 << LANE_BITS
@@ -34,7 +35,10 @@ Selections = Generator[Any, Any, list[Bytes]]  # a script that returns selection
 Bits = Bytes  # one bit in each byte
 
 
-class Gates(circuit.Gates, Protocol):
+PROFILES = ("balanced", "few")  # few rounds cost more bytes
+
+
+class Gates(rounds.Gates, Protocol):
     """Gates on words, and two more: `public` makes a wire of a constant, and `outer` multiplies vectors of bits."""
 
     def public(self, a: NDArray[Any]) -> NDArray[Any]: ...
@@ -86,36 +90,57 @@ def _sliced(runs: Any, lane_of: Any, planes: Any) -> None:
                     planes[i, block, word] |= np.uint64(runs[block, run, word] >> i & 1) << np.uint64(lane)
 
 
-def settled(gates: Gates, u: Labels, v: Labels, layout: Layout, k: int) -> Selections:
+def settled(gates: Gates, u: Labels, v: Labels, layout: Layout, k: int, profile: str = "balanced") -> Selections:
     """Return selections of the k nearest rows, the nearest first; u and v hold the bits of the shares of every cost.
 
     For k > 1 every cost gets one more bit on top, which is 1 for a row that is out. The selection of each winner is
     xored into that bit before the next tournament. That takes no gate.
     """
-    cost = yield from circuit.add(gates, u, v, 0)
+    out = u[:0]
     if k > 1:
-        pads = layout.padded(np.zeros(layout.rows, dtype=np.int64), 1)
-        cost = np.concatenate([cost, gates.public(layout.sliced(pads, 1))])
-    found: list[Bits] = []
+        out = gates.public(layout.sliced(layout.padded(np.zeros(layout.rows, dtype=np.int64), 1), 1))
+    compare: Callable[[int], Compare] = _balanced if profile == "balanced" else lambda _: rounds.by_wide_tree
+    if profile == "few" and layout.words > 1:
+        cost, dearer = yield from rounds.add_and_compare(gates, u, v)
+        compare = partial(_begun, dearer, k > 1)
+    else:
+        cost = yield from circuit.add(gates, u, v, 0)
+    cost, found = np.concatenate([cost, out]), list[Bits]()
     for _ in range(k):
         if found:
             cost[-1] ^= layout.sliced(layout.padded(found[-1].astype(np.int64), 0), 1)[0]
-        place = yield from least(gates, cost, layout)
+        place = yield from least(gates, cost, layout, compare)
         found.append((yield from selection(gates, place, layout)))
     return found
 
 
-def least(gates: Gates, cost: Labels, layout: Layout) -> Wires:
+def _balanced(level: int) -> Compare:
+    return rounds.by_tree if level >= TREES_FROM else circuit.by_ripple
+
+
+def _begun(dearer: Labels, topped: bool, level: int) -> Compare:
+    """Return how to compare at a level, where `dearer` says which rows cost more at the first level.
+
+    If costs are `topped`, their highest bits must still be compared there: they change with every tournament.
+    """
+
+    def at_first(gates: Gates, a: Labels, other: Labels, *_: int) -> Wires:
+        return (yield from rounds.with_top(gates, dearer, a, other)) if topped else dearer
+
+    return rounds.by_wide_tree if level else at_first
+
+
+def least(gates: Gates, cost: Labels, layout: Layout, compare: Callable[[int], Compare] = _balanced) -> Wires:
     """Return the bits of the place of the least cost, the lowest first: of its word, then its run, then its block."""
     low, high = height(layout.words), height(layout.words) + LANE_BITS
     top = high + height(layout.blocks)
-    node = yield from circuit.rounds(gates, Node(cost, cost[:0]), 0, low, 0, 1 << top, TREES_FROM)
+    node = yield from circuit.rounds(gates, Node(cost, cost[:0]), 0, low, 0, 1 << top, compare)
     for level in range(low, high):
         half = np.uint64(LANES >> (level - low + 1))
         node = Node(*(np.concatenate([part, part >> half], axis=1) for part in node))
-        node = yield from circuit.rounds(gates, node, level, level + 1, 0, 1 << top, TREES_FROM)
+        node = yield from circuit.rounds(gates, node, level, level + 1, 0, 1 << top, compare)
     node = Node(*(part.swapaxes(1, 2) for part in node))
-    node = yield from circuit.rounds(gates, node, high, top, 0, 1 << top, TREES_FROM)
+    node = yield from circuit.rounds(gates, node, high, top, 0, 1 << top, compare)
     return node.place[:, 0, 0] & np.uint64(1)
 
 
