@@ -51,7 +51,7 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("RECORD_PATH", wire.RECORD_PATH, ""),
         ("REQUEST_KINDS", get_args(wire.RequestKind), ""),
         ("REPLY_KINDS", get_args(wire.ReplyKind), ""),
-        ("RECORD_KINDS", get_args(RecordKind), ""),
+        ("RECORD_KINDS", tuple(kind for kind in get_args(RecordKind) if kind != "region"), ""),  # the page has none yet
         ("TICKET_MODES", get_args(_type(wire.Terms, "tickets")), ""),
         ("PURPOSES", get_args(Purpose), "of signatures: the second part of what is signed"),
         ("MOST_SERVERS", wire.MOST_SERVERS, ""),

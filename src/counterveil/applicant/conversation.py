@@ -283,8 +283,8 @@ class Conversation:
         seen = self.result()
         if not seen.positions:
             raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
-        records, costed = self.signed(sign), self.deployment.schema.costed
-        paid = np.array([sum(costs.of(record.codes[costed])) for record in records])
+        records, layout = self.signed(sign), self.deployment.tariff.layout
+        paid = np.array([sum(costs.of(layout.nearest(costs, record))) for record in records])
         if not self.scheme.reveal.fits(self.scheme.field, seen.revealed, seen.positions, paid):
             raise Tampered("the record is not the row that the answers promised: a server lied; not shown")
         return records

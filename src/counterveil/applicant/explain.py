@@ -9,6 +9,7 @@ from typing import Any
 
 import narwhals as nw
 
+from ..schema.boxes import words
 from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
@@ -38,8 +39,26 @@ class Change:
     def text(self) -> str:
         """Describe the change in words: "raise savings from 1,000 € to 5,000 €"."""
         verb = {1: "raise", -1: "lower", 0: "change"}[self.direction]
-        before, after = self.feature.show(self.before), self.feature.show(self.after)
-        return f"{verb} {self.feature.title} from {before} to {after}"
+        return f"{verb} {self.feature.title} from {self.feature.show(self.before)} to {self.accepted()}"
+
+    def accepted(self) -> str:
+        """Say what would be accepted: "5,000 €"."""
+        return self.feature.show(self.after)
+
+
+@dataclass(frozen=True)
+class Condition(Change):
+    """One feature that would have to come into a region; `after` is where it enters at the least cost."""
+
+    inside: str = ""  # which values are in the region
+
+    def text(self) -> str:
+        """Say it: "savings at least 500 DM"."""
+        return f"{self.feature.title} {self.inside}"
+
+    def accepted(self) -> str:
+        """Say what would be accepted: "at least 500 DM"."""
+        return self.inside
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +101,7 @@ class Counterfactual:
                     "from": change.before,
                     "to": change.after,
                     "from_text": change.feature.show(change.before),
-                    "to_text": change.feature.show(change.after),
+                    "to_text": change.accepted(),
                     "cost": change.cost,
                     "share": change.share,
                 }
@@ -100,7 +119,7 @@ class Counterfactual:
         columns: dict[str, list[Any]] = {
             "feature": [c.feature.name for c in self.changes],
             "from": [c.feature.show(c.before) for c in self.changes],
-            "to": [c.feature.show(c.after) for c in self.changes],
+            "to": [c.accepted() for c in self.changes],
             "cost": [c.cost for c in self.changes],
             "share": [c.share for c in self.changes],
         }
@@ -112,7 +131,7 @@ class Counterfactual:
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><th>{html.escape(c.feature.title)}</th><td>{html.escape(c.feature.show(c.before))}</td>"
-            f"<td>→ <b>{html.escape(c.feature.show(c.after))}</b></td><td>{c.share:.0%}</td></tr>"
+            f"<td>→ <b>{html.escape(c.accepted())}</b></td><td>{c.share:.0%}</td></tr>"
             for c in self.changes
         )
         head = "<tr><th>feature</th><th>now</th><th>accepted at</th><th>share of the cost</th></tr>"
@@ -124,6 +143,25 @@ class Counterfactual:
         from .drawing import draw
 
         return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax)
+
+
+class WayIn(Counterfactual):
+    """The nearest region in which everybody is accepted, as the conditions that do not hold yet.
+
+    They are true together for every point of the region: whoever meets them, and leaves all else, is in it.
+    """
+
+    def __repr__(self) -> str:
+        return f"WayIn({len(self.changes)} conditions, cost {self.cost:.4g})"
+
+    def text(self) -> str:
+        """Say it in one sentence."""
+        if not self.changes:
+            return "You are in a region in which everybody is accepted."
+        said = ", ".join(condition.text() for condition in self.changes)
+        return said[0].upper() + said[1:] + ("; all else may stay." if self.unchanged else ".")
+
+    __str__ = text
 
 
 @dataclass(frozen=True)
@@ -191,7 +229,7 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     all rows, so relaxing one feature cannot help.
     """
     features = {feature.name: feature for feature in costs.features}
-    broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
+    broken = [costs.violated(deployment.tariff.layout.nearest(costs, record)) for record in records]
     verdicts = zip(records, broken, strict=True)
     found = [_counterfactual(deployment, costs, person, record) for record, violated in verdicts if not violated]
     if found:
@@ -207,27 +245,48 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
 
 
 def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Value], record: Record) -> Counterfactual:
-    unit, codes = deployment.unit, record.codes[deployment.schema.costed]
-    values = deployment.schema.values(record.codes)
+    unit, layout = deployment.unit, deployment.tariff.layout
+    codes = layout.nearest(costs, record)
+    values = {} if layout.regions else deployment.schema.values(record.codes)
     each = costs.of(codes)
     total = sum(each)
     changed = sum(cost for own, code, cost in zip(costs.own, codes, each, strict=True) if own != code)
-    changes, unchanged = [], []
-    for feature, own, code, cost in zip(costs.features, costs.own.tolist(), codes.tolist(), each, strict=True):
-        if own == code:
+    sets = layout.members(record.codes) if layout.regions else None
+    changes: list[Change] = []
+    unchanged = []
+    for j, (feature, own, code, cost) in enumerate(
+        zip(costs.features, costs.own.tolist(), codes.tolist(), each, strict=True)
+    ):
+        values[feature.name] = feature.value(code)
+        beyond = _beyond(feature, person[feature.name]) if sets else ""
+        if own == code and not beyond:
             unchanged.append(feature)
             values[feature.name] = person[feature.name]
             continue
         ordered = max(own, code) <= feature.steps and isinstance(feature, Numeric | Ordinal) and feature.ordered
-        changes.append(
-            Change(
-                feature=feature,
-                before=person[feature.name],
-                after=values[feature.name],
-                direction=(1 if code > own else -1) if ordered else 0,
-                cost=cost / unit,
-                share=cost / changed if changed else 0.0,
-            )
-        )
+        about: dict[str, Any] = {
+            "feature": feature,
+            "before": person[feature.name],
+            "after": values[feature.name],
+            "direction": (1 if code > own else -1) if ordered else 0,
+            "cost": cost / unit,
+            "share": cost / changed if changed else 0.0,
+        }
+        if sets is None:
+            changes.append(Change(**about))
+        else:
+            inside = words(feature, sets[j])
+            changes.append(Condition(**about, inside=beyond if own == code else inside))
     changes.sort(key=lambda change: -change.cost)
-    return Counterfactual(tuple(changes), tuple(unchanged), values, record.values, total / unit)
+    made = WayIn if layout.regions else Counterfactual
+    return made(tuple(changes), tuple(unchanged), values, record.values, total / unit)
+
+
+def _beyond(feature: Feature, value: Value) -> str:
+    """Say which bound of the schema a person's own value lies beyond: nothing is certified there."""
+    if isinstance(feature, Numeric) and isinstance(value, int | float):
+        if value > feature.high:
+            return f"at most {feature.show(feature.high)}"
+        if value < feature.low:
+            return f"at least {feature.show(feature.low)}"
+    return ""

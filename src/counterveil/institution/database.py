@@ -30,6 +30,7 @@ from ..schema.layouts import RecordKind, encode, layout
 from ..schema.schema import Schema
 from . import bundle
 from .bundle import Counts
+from .regions import Regions, find_regions
 from .verdicts import accepted_rows
 
 _CHUNK = 65_536  # rows quantised at a time
@@ -48,9 +49,9 @@ class Database:
 
     schema: Schema
     record: RecordKind
-    min_cell: int
+    min_cell: int  # accepted people who share each cell, or whom each region holds, at least
     counts: Counts
-    codes: Codes  # (M, features): the level of every feature, record-only ones included
+    codes: Codes  # (M, columns): the level of every feature, record-only ones included; or the codes of regions
     served: Bytes  # (M, length): records; where the database is signed, packages of records and their signatures
     signer: bytes = b""
     blind: bytes = b""
@@ -71,6 +72,8 @@ class Database:
         *,
         record: RecordKind = "row",
         min_cell: int = 1,
+        min_people: int = 1,
+        most_regions: int | None = None,
         clamp: bool = False,
         progress: bool = False,
     ) -> Database:
@@ -83,24 +86,37 @@ class Database:
         model : a scikit-learn-style classifier (`predict`) or a function of the frame that says who is accepted.
         accepted : without a model, a column that says so, or a pair of column and value; with a model, the label it
             predicts for accepted people (by default True or 1).
-        record : serve the ``"row"`` itself, or only the ``"cell"`` of levels it falls into.
+        record : serve the ``"row"`` itself, only the ``"cell"`` of levels it falls into, or each ``"region"`` in which
+            the model certainly accepts everybody; regions need a model that can be certified.
         min_cell : serve only cells that at least this many accepted people share over all columns of the record; more
             than 1 needs ``record="cell"``, and guards against linking an explanation to a person.
+        min_people : serve only regions that hold at least so many accepted people.
+        most_regions : serve only so many regions, those that help the rejected people of the frame the most.
         clamp : pull values beyond the schema's range to its ends instead of refusing them.
         progress : show a progress bar.
         """
         if not isinstance(schema, Schema):
             raise WrongType("schema", got=type(schema).__name__, expected="a Schema; Schema.load reads one from a file")
         checks.integer("min_cell", min_cell, 1)
-        if record not in ("row", "cell"):
-            raise UnknownName("record", got=repr(record), expected="row or cell")
+        if record not in ("row", "cell", "region"):
+            raise UnknownName("record", got=repr(record), expected="row, cell or region")
         if min_cell > 1 and record != "cell":
             raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
+        if record != "region" and (min_people != 1 or most_regions is not None):
+            raise WrongType("record", got=f"{record}s with min_people or most_regions", expected='record="region"')
+        if record == "region" and model is None:
+            raise WrongType("model", got="none", expected="the model that decides, since regions are certified by it")
         table = Columns(frame)
         table.select(schema.names)
         keep = accepted_rows(table, schema, model, accepted)
         if not keep.any():
             raise EmptyDatabase("accepted", got=f"none of {table.count} rows", expected="at least one")
+        if record == "region":
+            every = _quantise(table, schema, clamp, progress).astype(np.int64)
+            found = find_regions(
+                model, table, schema, keep, every, label=accepted, min_people=min_people, most=most_regions
+            )
+            return cls._of_regions(found, table, min_people)
         chosen = table.rows(keep)
         codes = _quantise(chosen, schema, clamp, progress)
         people = len(codes)
@@ -128,9 +144,28 @@ class Database:
             record=record,
             min_cell=min_cell,
             counts=counts,
-            codes=codes[first].astype(bundle.narrow(schema)),
+            codes=codes[first].astype(bundle.narrow(schema, record)),
             served=records,
             source=np.flatnonzero(keep)[first],
+        )
+
+    @classmethod
+    def _of_regions(cls, found: Regions, table: Columns, min_people: int) -> Database:
+        """Return the database of regions that were found, in the order of their codes."""
+        codes = np.unique(found.codes(), axis=0)
+        return cls(
+            schema=found.schema,
+            record="region",
+            min_cell=min_people,
+            counts=Counts(
+                seen=table.count,
+                accepted=found.accepted,
+                too_rare=found.too_rare,
+                duplicates=found.inside_others,
+                rows=len(codes),
+            ),
+            codes=codes.astype(bundle.narrow(found.schema, "region")),
+            served=encode(found.schema, "region", codes, table),
         )
 
     @property

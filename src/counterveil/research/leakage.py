@@ -84,7 +84,8 @@ class Population:
 def clear_costs(deployment: Deployment, codes: Codes | Vector, own: Vector) -> Vector:
     """Return the cost of every row, without cryptography, for a person with these codes and no preferences."""
     _, costs = compile_question(deployment, own, Preferences())
-    columns = [table[codes[:, j]] for table, j in zip(costs.tables, deployment.schema.costed, strict=True)]
+    layout = deployment.tariff.layout
+    columns = [table[column] for table, column in zip(layout.tables(costs), layout.columns(codes).T, strict=True)]
     return np.asarray(np.stack(columns).sum(axis=0), dtype=np.int64)
 
 

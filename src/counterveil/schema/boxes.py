@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..algebra.arrays import Codes, Vector
 from ..errors import OutOfRange, WrongShape
-from .features import Feature
+from .features import Feature, Numeric
 
 ALL_SUBSETS = 8  # levels of a category up to which every set has a code
 MOST_CODES = 2**22  # that one feature may have: whoever asks has a cost for each of them
@@ -184,7 +184,7 @@ class AnyInterval:
         """The largest code."""
         return (2 * self._count if self.missing else self._count - 1,)
 
-    def joined(self, low: Vector, high: Vector) -> Vector:
+    def joined(self, low: Codes | Vector, high: Codes | Vector) -> Vector:
         """Return the code of each interval, from the two codes that `Interval` has for it."""
         gone, first = np.divmod(low.astype(np.int64), self.steps + 1)
         place = first * (2 * self.steps + 3 - first) // 2 + high.astype(np.int64) - first
@@ -228,4 +228,51 @@ def _checked(codes: Sequence[int], largest: Sequence[int]) -> list[int]:
     return [int(code) for code in codes]
 
 
-__all__ = ["ALL_SUBSETS", "AnyInterval", "Codes", "Family", "Interval", "Members", "Subsets", "any_interval", "family"]
+def words(feature: Feature, members: Members) -> str:
+    """Say which values are in a set; whatever is said to be inside is inside, rounding included."""
+    there, gone = np.flatnonzero(members[: feature.steps + 1]).tolist(), bool(members[feature.steps + 1 :].any())
+    if not there:
+        return feature.show(None)
+    said = _between(feature, there[0], there[-1]) if feature.ordered else _listed(feature, there)
+    if said == "anything" and feature.missing == "level" and not gone:
+        return "given, whatever it is"
+    return f"{said} or {feature.show(None)}" if gone and said != "anything" else said
+
+
+def _between(feature: Feature, low: int, high: int) -> str:
+    if (low, high) == (0, feature.steps):
+        return "anything"
+    if low == high:
+        return bound(feature, low)
+    if low == 0:
+        return f"at most {bound(feature, high)}"
+    if high == feature.steps:
+        return f"at least {bound(feature, low)}"
+    unit = f" {feature.unit}" if isinstance(feature, Numeric) and feature.unit else ""
+    return f"from {bound(feature, low).removesuffix(unit)} to {bound(feature, high)}"
+
+
+def _listed(feature: Feature, there: Sequence[int]) -> str:
+    left_out = [level for level in range(feature.steps + 1) if level not in there]
+    if not left_out:
+        return "anything"
+    few = there if len(there) <= len(left_out) + 1 else left_out
+    shown = [feature.show(feature.value(level)) for level in few]
+    said = shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " or " + shown[-1]
+    return said if few is there else f"anything but {said}"
+
+
+def bound(feature: Feature, code: int) -> str:
+    """Write a level's value so that what is written falls into the level too, with as many digits as that takes."""
+    value = feature.value(code)
+    shown = feature.show(value)
+    if not isinstance(feature, Numeric):
+        return shown
+    number = shown.removesuffix(feature.unit).strip().replace(",", "")
+    try:
+        written = float(number[:-1]) / 100 if number.endswith("%") else float(number)
+        if int(feature.codes([written], clamp=True)[0]) == code:
+            return shown
+    except ValueError:  # written in a way that is not a number
+        pass
+    return f"{value:.15g} {feature.unit}".strip()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .features import Categorical
+from .layouts import Layout, RecordKind
 from .schema import Schema
 
 _LEAST_UNIT = 100  # so that partial changes have different costs even if every feature has few levels
@@ -21,6 +22,13 @@ class Tariff:
     schema: Schema
     max_weight: int  # L
     d_min: int
+    record: RecordKind = "row"
+    intervals: bool = False  # whether ordered features of regions have one code over all intervals
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Which columns of codes there are, and what they cost."""
+        return Layout(self.schema, self.record, self.intervals)
 
     @cached_property
     def stretch(self) -> int:

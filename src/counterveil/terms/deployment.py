@@ -26,7 +26,7 @@ from ..schemes import defaults
 from ..schemes.forms import form_for, form_named
 from ..schemes.protocols import Size
 from ..schemes.scheme import Scheme, make_parts, pair_named
-from .parameters import DOWNLOAD, Options, Parameters
+from .parameters import DOWNLOAD, Options, Parameters, Part
 
 AUTO = "auto"
 SEALED, OPENED = "table/sealed", "table/differences"  # "auto" is one of these two; `serving` chooses
@@ -83,7 +83,8 @@ class Deployment:
     ) -> Deployment:
         """Make a deployment from its public parameters; the field of the arithmetic follows from them.
 
-        `options` are the parameters that only this form of the question has: ``{"form": {"percent": 50}}``.
+        `options` are the parameters that only this form of the question has: ``{"form": {"percent": 50}}``; or those
+        of regions. With ``{"record": {"intervals": True}}`` applicants' costs may have holes, and questions are larger.
         """
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
@@ -92,8 +93,11 @@ class Deployment:
             raise NotOffered("shuffle", got=f"no shuffle of {reveal_name}", expected="always shuffled")
         if reveal.most_records is not None and k > reveal.most_records:
             raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
-        tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
+        intervals = _intervals(record, (options or {}).get("record", {}))
+        tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min, record, intervals)
         form = form_for(form_name, tariff, _form_options(form_name, norm, options or {}))
+        if tariff.layout.regions and not form.tabular:
+            raise NotOffered("record", got=f"regions with the form {form_name}", expected="a form of tables, as table")
         made = Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion)
         return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
 
@@ -147,6 +151,9 @@ class Deployment:
         """Return the arguments from which `Deployment.of` made this, without schema and record."""
         scheme, form = self.scheme, self.scheme.form
         own = {name: getattr(form, name) for name in sorted(form.options - {_NORM})}
+        options: dict[Part, dict[str, Any]] = {"form": own} if own else {}
+        if self.tariff.intervals:
+            options["record"] = {"intervals": True}
         return Parameters(
             scheme=scheme.name,
             servers=scheme.servers,
@@ -156,7 +163,7 @@ class Deployment:
             shuffle=scheme.reveal.shuffle,
             d_min=scheme.reveal.d_min,
             norm=form.power or _SQUARE,
-            options={"form": own} if own else msgspec.UNSET,
+            options=options or msgspec.UNSET,
         )
 
     def check_serves(self, database: Holdings) -> None:
@@ -173,9 +180,7 @@ class Deployment:
 
     def rows(self, codes: Codes | Vector) -> Codes:
         """Return a database's codes in the columns that the form scans."""
-        costed = self.schema.costed
-        counted = codes if len(costed) == codes.shape[1] else codes[:, costed]  # no copy if all columns count
-        return self.scheme.form.prepare(self.tariff, counted)
+        return self.scheme.form.prepare(self.tariff, self.tariff.layout.columns(codes))
 
     def choose(self, relative: Vector, spread: float = 0.0) -> list[int]:
         """Return the k positions to fetch: the nearest row, then rows that each cost at least `spread` more.
@@ -199,11 +204,20 @@ class Deployment:
 
 
 def _form_options(form: str, norm: int, options: Options) -> dict[str, Any]:
-    """Return the parameters that only this form has; refuse options of other parts, since none has options yet."""
+    """Return the parameters that only this form has; refuse options of parts that have none."""
     for part, own in options.items():
-        if not isinstance(own, Mapping) or (part != "form" and own):
+        if not isinstance(own, Mapping) or (part not in ("form", "record") and own):
             raise UnknownName("options", got=f"{part} = {own!r}"[:100], expected="those of the form, by their names")
     given = dict(options.get("form", {}))
     if _NORM in given:
         raise UnknownName("option", got=repr(_NORM), expected="the parameter of that name")
     return given | ({_NORM: norm} if _NORM in form_named(form).options else {})
+
+
+def _intervals(record: RecordKind, options: Any) -> bool:
+    """Return whether regions have one code over all intervals of a feature; refuse other options of a record."""
+    given = dict(options) if isinstance(options, Mapping) else {"": options}
+    wanted = given.pop("intervals", False)
+    if given or not isinstance(wanted, bool) or (wanted and record != "region"):
+        raise UnknownName("options", got=f"record = {options!r}"[:100], expected="intervals = true, for regions")
+    return wanted

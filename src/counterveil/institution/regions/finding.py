@@ -7,7 +7,7 @@ rejected person the nearest seeds grow towards them first, so that as little as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ...errors import EmptyDatabase
 from ...schema.boxes import family
 from ...schema.features import Categorical
 from ...schema.frames import Columns
+from ...schema.layouts import Layout
 from ...schema.schema import Schema
 from .growth import Growth
 from .models import read_model
@@ -41,19 +42,18 @@ class Regions:
 
     schema: Schema
     boxes: Boxes
-    people: Vector
+    people: Vector  # accepted ones, in each box
+    accepted: int  # people, in all
     inside_others: int  # boxes that were left out, since others hold all of them
     too_rare: int  # boxes that were left out, since they hold too few people
 
     def codes(self) -> Vector:
         """Return the codes of every box, as a database of regions holds them."""
-        families = [family(feature) for feature in self.schema.features]
+        families = Layout(self.schema, "region").families
         stops = np.cumsum([feature.largest + 1 for feature in self.schema.features])[:-1]
-        rows = []
-        for box in self.boxes:
-            codes = [each.codes(part) for each, part in zip(families, np.split(box, stops), strict=True)]
-            rows.append([code for both in codes if both is not None for code in both])
-        return np.array(rows, dtype=np.int64)
+        parts = [np.split(box, stops) for box in self.boxes]
+        sets = [[each.codes(box[j]) for each, j in zip(families, self.schema.costed, strict=True)] for box in parts]
+        return np.array([[code for codes in row if codes for code in codes] for row in sets], dtype=np.int64)
 
 
 def find_regions(
@@ -86,6 +86,9 @@ def find_regions(
     trees = read_model(model, table.rows(accepted), schema, label)
     seeds, rejected = np.unique(codes[accepted], axis=0), np.unique(codes[~accepted], axis=0)
     points = _points(trees, seeds)
+    for part, feature in zip(trees.parts, schema.features, strict=True):
+        if feature.role != "feature":
+            points[:, part] = True  # nobody is told to change it, so that it may be anything
     certain = trees.accepts(points)
     seeds, points = seeds[certain], points[certain]
     if not len(seeds):
@@ -104,7 +107,9 @@ def find_regions(
     enough = people >= min_people
     if not enough.any():
         raise EmptyDatabase("min_people", got=f"no region of {min_people} people", expected="at least one")
-    found = Regions(schema, kept[enough], people[enough], len(boxes) - len(kept), int((~enough).sum()))
+    found = Regions(
+        schema, kept[enough], people[enough], int(accepted.sum()), len(boxes) - len(kept), int((~enough).sum())
+    )
     return found if most is None or not len(rejected) else _best(found, rejected, most)
 
 
@@ -227,4 +232,4 @@ def _best(found: Regions, rejected: Vector, most: int) -> Regions:
         chosen.append(int(gains.argmax()))
         left = np.minimum(left, pays[chosen[-1]])
     kept = np.sort(chosen)
-    return Regions(found.schema, found.boxes[kept], found.people[kept], found.inside_others, found.too_rare)
+    return replace(found, boxes=found.boxes[kept], people=found.people[kept])
