@@ -1,7 +1,8 @@
 """Find regions: boxes in which a model accepts everybody, near to the people whom it rejects.
 
 Seeds are accepted people. Each grows in several orders of features, what matters least to the model first. For every
-rejected person the nearest seeds grow towards them first, so that as little as possible is left to change.
+rejected person the nearest seeds grow towards them first, so that as little as possible is left to change. Seeds also
+grow around their neighbours first, where regions are to hold several people.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 from ...algebra import checks
 from ...algebra.arrays import Vector
 from ...errors import EmptyDatabase
-from ...schema.boxes import family
-from ...schema.features import Categorical
+from ...schema.boxes import ALL_SUBSETS, family
+from ...schema.features import Categorical, Feature
 from ...schema.frames import Columns
 from ...schema.layouts import Layout
 from ...schema.schema import Schema
@@ -29,6 +30,8 @@ ORDERS = 3  # in which every seed grows
 TOWARDS = 3  # seeds that grow towards each rejected person
 _SPREAD = 2.5  # by how much orders differ, in powers of e
 _GOLDEN = (5**0.5 - 1) / 2  # whose multiples lie evenly between whole numbers
+_NEIGHBOURS = 4  # of a seed that are tried, for each person whom a region is to hold
+_FEW = 2  # levels that a set of many may have, or lack
 _SAMPLE = 200  # seeds that say what matters to the model
 _PAIRS = 1 << 22  # of regions, or of a region and a person, compared together
 
@@ -100,13 +103,16 @@ def find_regions(
     grown = [growth.grow(points, order, up_first=n % 2 == 0) for n, order in enumerate(ways)]
     if len(rejected):
         grown.append(_towards(trees, schema, seeds, points, rejected, growth, ways[0]))
+    if min_people > 1:
+        grown.append(_together(trees, schema, seeds, points, min_people, growth, ways[0]))
     boxes = np.unique(np.concatenate(grown), axis=0)
     boxes = boxes[trees.accepts(boxes)]  # once more, from the definition
     kept = boxes[_widest(boxes)]
     people = _holding(trees, kept, codes[accepted])
     enough = people >= min_people
     if not enough.any():
-        raise EmptyDatabase("min_people", got=f"no region of {min_people} people", expected="at least one")
+        expected = f"at most {people.max()}, which the largest region holds"
+        raise EmptyDatabase("min_people", got=f"no region of {min_people} people", expected=expected)
     found = Regions(
         schema, kept[enough], people[enough], int(accepted.sum()), len(boxes) - len(kept), int((~enough).sum())
     )
@@ -163,15 +169,47 @@ def _joined(schema: Schema, trees: Trees, boxes: Boxes, goals: Boxes, rank: Sequ
     wider = boxes.copy()
     chosen = np.broadcast_to(np.asarray(rank), len(boxes))
     for j in np.unique(chosen).tolist():
-        rows, part, feature = np.flatnonzero(chosen == j), trees.parts[j], schema.features[j]
-        both = boxes[rows, part] | goals[rows, part]
-        if feature.ordered:
-            there = both[:, : feature.steps + 1]
-            from_low = np.logical_or.accumulate(there, axis=1)
-            from_high = np.logical_or.accumulate(there[:, ::-1], axis=1)[:, ::-1]
-            both[:, : feature.steps + 1] = from_low & from_high
-        wider[rows, part] = both
+        rows, part = np.flatnonzero(chosen == j), trees.parts[j]
+        wider[rows, part] = _union(schema.features[j], boxes[rows, part], goals[rows, part])
     return wider
+
+
+def _union(feature: Feature, some: Boxes, others: Boxes) -> Boxes:
+    """Return the least sets of a feature's levels that have a code and hold two sets each, or all there is."""
+    both = some | others
+    if feature.ordered:
+        there = both[:, : feature.steps + 1]
+        from_low = np.logical_or.accumulate(there, axis=1)
+        from_high = np.logical_or.accumulate(there[:, ::-1], axis=1)[:, ::-1]
+        both[:, : feature.steps + 1] = from_low & from_high
+        return both
+    size, count = both.sum(axis=1), feature.largest + 1
+    if count > ALL_SUBSETS:
+        both[(size > _FEW) & (size < count - _FEW)] = True
+    return both
+
+
+def _together(
+    trees: Trees, schema: Schema, seeds: Vector, points: Boxes, wanted: int, growth: Growth, order: list[int]
+) -> Boxes:
+    """Return the seeds, each joined with as many of its neighbours as the model allows, and then grown in one order."""
+    count = min(len(seeds), _NEIGHBOURS * wanted)
+    near = np.empty((len(seeds), count), dtype=np.intp)
+    for n, person in enumerate(seeds):
+        changes, cost = ways_in(schema, points, person[None])
+        near[n] = np.argsort(changes[:, 0] + cost[:, 0], kind="stable")[:count]
+    boxes = points.copy()
+    for neighbours in near.T:
+        wider = np.concatenate(
+            [
+                _union(f, boxes[:, part], points[neighbours, part])
+                for f, part in zip(schema.features, trees.parts, strict=True)
+            ],
+            axis=1,
+        )
+        good = trees.accepts(wider)
+        boxes[good] = wider[good]
+    return growth.grow(np.unique(boxes, axis=0), order)
 
 
 def _widest(boxes: Boxes) -> NDArray[np.bool_]:

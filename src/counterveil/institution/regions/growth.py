@@ -37,18 +37,20 @@ class Growth:
         boxes, trees = boxes.copy(), self.trees
         blocked = trees.blocked(boxes)
         for j in order:
-            part = trees.parts[j]
-            blocked -= ~trees.hits(j, boxes[:, part])
+            part, leaves = trees.parts[j], trees.limits[j].leaves
+            blocked[:, leaves] -= trees.misses(j, boxes[:, part])
             free = blocked == 0  # the leaves that this feature alone keeps out of reach, or nothing does
             boxes[:, part] = self._widest(j, boxes[:, part], self._test(j, free), up_first)
-            blocked += ~trees.hits(j, boxes[:, part])
+            blocked[:, leaves] += trees.misses(j, boxes[:, part])
         return boxes
 
     def _test(self, j: int, free: Boxes) -> _Holds:
         """Return what tells whether boxes stay certified with other sets of one feature."""
 
         def holds(rows: Rows, members: Boxes) -> NDArray[np.bool_]:
-            sure = self.trees.least(free[rows] & self.trees.hits(j, members)) > self.trees.margin
+            reached = free[rows]
+            reached[:, self.trees.limits[j].leaves] &= ~self.trees.misses(j, members)
+            sure = self.trees.least(reached) > self.trees.margin
             return np.asarray(sure & ~(members & unknown).any(axis=1))
 
         unknown = ~self.trees.decided[self.trees.parts[j]]

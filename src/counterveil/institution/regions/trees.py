@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,14 @@ Boxes = NDArray[np.bool_]  # (N, all levels of all features)
 Floats = NDArray[np.float64]
 
 _CHUNK = 1 << 22  # pairs of a box and a leaf looked at together
+
+
+class Limit(NamedTuple):
+    """The leaves that one feature limits: each has one of a few sets of levels that can come to it."""
+
+    leaves: NDArray[np.intp]
+    sets: NDArray[np.float32]  # (levels of the feature, sets)
+    which: NDArray[np.intp]  # the set of each leaf
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +52,25 @@ class Trees:
         return [slice(stop - width, stop) for stop, width in zip(stops, self.widths, strict=True)]
 
     @cached_property
-    def _columns(self) -> list[NDArray[np.float32]]:
-        return [np.ascontiguousarray(self.reach[:, part].T, dtype=np.float32) for part in self.parts]
+    def limits(self) -> list[Limit]:
+        """For each feature the leaves that not all of its levels can come to."""
+        made = []
+        for part in self.parts:
+            leaves = np.flatnonzero(~self.reach[:, part].all(axis=1))
+            sets, which = np.unique(self.reach[leaves, part], axis=0, return_inverse=True)
+            made.append(Limit(leaves, sets.T.astype(np.float32), which.reshape(-1)))
+        return made
 
-    def hits(self, feature: int, members: Boxes) -> Boxes:
-        """Return, for sets of one feature's levels, which leaves they can come to: (sets, leaves)."""
-        return np.asarray(members.astype(np.float32) @ self._columns[feature] > 0)
+    def misses(self, feature: int, members: Boxes) -> Boxes:
+        """Return, for sets of one feature's levels, which of the leaves it limits they cannot come to."""
+        limit = self.limits[feature]
+        return np.asarray(members.astype(np.float32) @ limit.sets == 0)[:, limit.which]
 
     def blocked(self, boxes: Boxes) -> NDArray[np.int16]:
         """Return by how many features every leaf is out of reach of every box: (boxes, leaves)."""
         count = np.zeros((len(boxes), len(self.values)), dtype=np.int16)
         for feature, part in enumerate(self.parts):
-            count += ~self.hits(feature, boxes[:, part])
+            count[:, self.limits[feature].leaves] += self.misses(feature, boxes[:, part])
         return count
 
     def least(self, reached: Boxes) -> Floats:
