@@ -402,7 +402,7 @@ def test_whoever_meets_the_conditions_is_accepted(served: tuple[Any, Database], 
         found = bank.ask(asked, clamp=True)
         assert isinstance(found, WayIn)
         assert 1 <= len(found.changes) <= 8
-        assert found.text().endswith("; all else may stay.")
+        assert found.text().endswith("; everything else may stay as it is.")
         assert all(isinstance(change, Condition) for change in found.changes)
         moved = rows_as_frame({name: [found.values[name]] for name in SCHEMA.names}, PEOPLE)
         assert model.predict(moved).tolist() == ["good"]
@@ -495,15 +495,15 @@ def test_an_answer_names_the_conditions_that_do_not_hold_yet() -> None:
     assert bank.deployment.scheme.name == "table/sealed"
     found = bank.ask({"duration": 36, "savings": 200, "town": "Ulm"})
     # savings are cut at 450, the border of two levels, and the cell above it begins a bit below, in 32 bits
-    assert found.text() == "Savings at least 600 DM, duration at most 24 months; all else may stay."
+    assert found.text() == "Savings at least 600 DM and duration at most 24 months; everything else may stay as it is."
     assert found.to_dict()["changes"][0]["to_text"] == "at least 600 DM"
     assert "at most 24 months" in found._repr_html_()
     assert (
-        bank.ask({"duration": 6, "savings": 200, "town": "Ulm"}).text() == "Savings at least 600 DM; all else may stay."
+        bank.ask({"duration": 6, "savings": 200, "town": "Ulm"}).text() == "Savings at least 600 DM; everything else may stay as it is."
     )
     assert bank.ask({"duration": 6, "savings": 900, "town": "Bonn"}).text().startswith("You are in a region")
     far = bank.ask({"duration": 6, "savings": 5000, "town": "Bonn"}, clamp=True)
-    assert far.text() == "Savings at most 1,000 DM; all else may stay."
+    assert far.text() == "Savings at most 1,000 DM; everything else may stay as it is."
     stuck = bank.ask({"duration": 36, "savings": 200, "town": "Ulm"}, immutable=["duration"])
     assert not stuck.feasible
     assert "duration must stay as it is" in stuck.text()

@@ -8,14 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals as nw
+import numpy as np
+from msgspec import to_builtins
 
-from ..schema.boxes import words
+from ..schema.boxes import Members, words
 from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
 from ..schema.layouts import Record
 from ..terms.deployment import Deployment
+from ..terms.parameters import Certificate
 
+_STAYS = "everything else may stay as it is"
 _WORDS = {
     "immutable": "must stay as it is",
     "ranges": "must lie in a range",
@@ -45,20 +49,44 @@ class Change:
         """Say what would be accepted: "5,000 €"."""
         return self.feature.show(self.after)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON."""
+        return {
+            "feature": self.feature.name,
+            "label": self.feature.title,
+            "from": self.before,
+            "to": self.after,
+            "from_text": self.feature.show(self.before),
+            "to_text": self.accepted(),
+            "cost": self.cost,
+            "share": self.share,
+        }
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Condition(Change):
-    """One feature that would have to come into a region; `after` is where it enters at the least cost."""
+    """One condition of a region that does not hold yet; `after` is the value in the region that costs the least."""
 
-    inside: str = ""  # which values are in the region
+    inside: str  # which values are in the region, in words
+    members: Members  # and which levels
 
     def text(self) -> str:
-        """Say it: "savings at least 500 DM"."""
+        """Describe the condition in words: "savings at least 500 DM"."""
         return f"{self.feature.title} {self.inside}"
 
     def accepted(self) -> str:
         """Say what would be accepted: "at least 500 DM"."""
         return self.inside
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON; an ordered feature has the ends of its interval."""
+        there = np.flatnonzero(self.members[: self.feature.steps + 1]).tolist()
+        values = [self.feature.value(level) for level in there]
+        inside: dict[str, Any] = {"values": values}
+        if self.feature.ordered:
+            inside = {"lowest": values[0] if values else None, "highest": values[-1] if values else None}
+        missing = bool(self.members[self.feature.steps + 1 :].any())
+        return super().to_dict() | {"inside": inside | {"missing": missing}}
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,19 +122,7 @@ class Counterfactual:
             "feasible": True,
             "text": self.text(),
             "cost": self.cost,
-            "changes": [
-                {
-                    "feature": change.feature.name,
-                    "label": change.feature.title,
-                    "from": change.before,
-                    "to": change.after,
-                    "from_text": change.feature.show(change.before),
-                    "to_text": change.accepted(),
-                    "cost": change.cost,
-                    "share": change.share,
-                }
-                for change in self.changes
-            ],
+            "changes": [change.to_dict() for change in self.changes],
             "unchanged": [feature.name for feature in self.unchanged],
             "values": self.values,
             "record": self.record,
@@ -135,33 +151,61 @@ class Counterfactual:
             for c in self.changes
         )
         head = "<tr><th>feature</th><th>now</th><th>accepted at</th><th>share of the cost</th></tr>"
-        same = html.escape(", ".join(feature.title for feature in self.unchanged) or "nothing")
-        return f"<p>{html.escape(self.text())}</p><table>{head}{rows}</table><p>Unchanged: {same}.</p>"
+        below = html.escape(self.caption())
+        return f"<p>{html.escape(self.text())}</p><table>{head}{rows}</table><p>{below}</p>"
+
+    def caption(self) -> str:
+        """Say what stays as it is."""
+        return f"Unchanged: {', '.join(feature.title for feature in self.unchanged) or 'nothing'}."
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw every change, from before to after, on its feature's range, and return the axes; needs matplotlib."""
+        """Draw every change, from before to after, on its feature's range, and return the axes; needs matplotlib.
+
+        Of a region, the values inside are drawn too.
+        """
         from .drawing import draw
 
-        return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax)
+        return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax, self.note())
+
+    def note(self) -> str:
+        """Say what a drawing of the changes does not show."""
+        return ""
 
 
+@dataclass(frozen=True, repr=False)
 class WayIn(Counterfactual):
     """The nearest region in which everybody is accepted, as the conditions that do not hold yet.
 
-    They are true together for every point of the region: whoever meets them, and leaves all else, is in it.
+    Whoever meets these conditions, and changes nothing else, is in the region.
     """
+
+    certificate: Certificate | None = None  # how certain that is, and which model decides
 
     def __repr__(self) -> str:
         return f"WayIn({len(self.changes)} conditions, cost {self.cost:.4g})"
 
     def text(self) -> str:
-        """Say it in one sentence."""
+        """Describe all conditions in one sentence."""
         if not self.changes:
             return "You are in a region in which everybody is accepted."
-        said = ", ".join(condition.text() for condition in self.changes)
-        return said[0].upper() + said[1:] + ("; all else may stay." if self.unchanged else ".")
+        said = [condition.text() for condition in self.changes]
+        sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
+        return sentence[0].upper() + sentence[1:] + (f"; {_STAYS}." if self.unchanged else ".")
 
     __str__ = text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON, with what is certain and of which model."""
+        said = self.certificate
+        certificate = {"certificate": to_builtins(said) | {"text": said.text()}} if said else {}
+        return super().to_dict() | certificate
+
+    def caption(self) -> str:
+        """Say what may stay as it is, what is certain, and which model decides."""
+        stays = [f"{_STAYS[0].upper()}{_STAYS[1:]}."] if self.unchanged else []
+        return " ".join(stays + ([self.certificate.text()] if self.certificate else []))
+
+    note = caption
 
 
 @dataclass(frozen=True)
@@ -248,7 +292,7 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
     unit, layout = deployment.unit, deployment.tariff.layout
     codes = layout.nearest(costs, record)
     values = {} if layout.regions else deployment.schema.values(record.codes)
-    each = costs.of(codes)
+    each = costs.shown(codes, unit)
     total = sum(each)
     changed = sum(cost for own, code, cost in zip(costs.own, codes, each, strict=True) if own != code)
     sets = layout.members(record.codes) if layout.regions else None
@@ -269,17 +313,17 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
             "before": person[feature.name],
             "after": values[feature.name],
             "direction": (1 if code > own else -1) if ordered else 0,
-            "cost": cost / unit,
+            "cost": cost,
             "share": cost / changed if changed else 0.0,
         }
         if sets is None:
             changes.append(Change(**about))
         else:
             inside = words(feature, sets[j])
-            changes.append(Condition(**about, inside=beyond if own == code else inside))
+            changes.append(Condition(**about, inside=beyond if own == code else inside, members=sets[j]))
     changes.sort(key=lambda change: -change.cost)
-    made = WayIn if layout.regions else Counterfactual
-    return made(tuple(changes), tuple(unchanged), values, record.values, total / unit)
+    parts = (tuple(changes), tuple(unchanged), values, record.values, total)
+    return WayIn(*parts, certificate=deployment.certificate) if layout.regions else Counterfactual(*parts)
 
 
 def _beyond(feature: Feature, value: Value) -> str:

@@ -25,6 +25,7 @@ from ..crypto.randomness import KEY_BYTES
 from ..errors import InvalidBundle, InvalidInput
 from ..schema.layouts import Layout, RecordKind, layout
 from ..schema.schema import Schema
+from ..terms.parameters import Certificate
 
 _MAGIC = b"COUNTERVEIL BUNDLE 2\n"
 _ALIGN = 4096
@@ -60,6 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blind: str = ""  # a value that only the issuer can compute: the digest confirms no guess at the rows
     digest: str = ""
     packed: str = ""  # the SHA-256 of the packages of records and signatures; made after the digest
+    certificate: Certificate | msgspec.UnsetType = msgspec.UNSET  # of regions; absent where there are none
 
 
 class Bundle(NamedTuple):
@@ -179,6 +181,8 @@ def _check_manifest(manifest: Manifest, schema: Schema) -> None:
         raise InvalidBundle("signer", got="something else", expected="a key of 32 bytes in hexadecimal, or nothing")
     if manifest.min_cell < 1 or (manifest.min_cell > 1 and manifest.record == "row"):
         raise InvalidBundle("min_cell", got=f"{manifest.min_cell} for a {manifest.record}", expected="1, or cells")
+    if (manifest.certificate is msgspec.UNSET) == (manifest.record == "region"):
+        raise InvalidBundle("certificate", got=f"one of {manifest.record}s, or none", expected="one for regions alone")
 
 
 def _is_hex(text: str) -> bool:

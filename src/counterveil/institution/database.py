@@ -28,6 +28,7 @@ from ..errors import EmptyDatabase, InvalidInput, UnknownName, WrongType
 from ..schema.frames import Columns
 from ..schema.layouts import RecordKind, encode, layout
 from ..schema.schema import Schema
+from ..terms.parameters import Certificate
 from . import bundle
 from .bundle import Counts
 from .regions import Regions, find_regions
@@ -55,6 +56,7 @@ class Database:
     served: Bytes  # (M, length): records; where the database is signed, packages of records and their signatures
     signer: bytes = b""
     blind: bytes = b""
+    certificate: Certificate | None = None  # what is certain of regions, and of which model
     source: Vector | None = None  # where each row stood in the frame; known to the builder alone
     _known_digest: str = ""  # the digest, where it is known already
     _known_packed: str = ""  # the SHA-256 of the packages, where it is known already
@@ -166,6 +168,7 @@ class Database:
             ),
             codes=codes.astype(bundle.narrow(found.schema, "region")),
             served=encode(found.schema, "region", codes, table),
+            certificate=found.certificate,
         )
 
     @property
@@ -219,6 +222,7 @@ class Database:
             records=bundle.describe(self.records if records is None else records),
             signer=self.signer.hex(),
             blind=self.blind.hex(),
+            certificate=self.certificate or msgspec.UNSET,
         )
 
     def save(self, path: str | Path) -> None:
@@ -240,6 +244,7 @@ class Database:
             served=served,
             signer=bytes.fromhex(manifest.signer),
             blind=bytes.fromhex(manifest.blind),
+            certificate=manifest.certificate or None,
             _known_digest=manifest.digest,
             _known_packed=manifest.packed,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,13 +26,15 @@ from ..schemes import defaults
 from ..schemes.forms import form_for, form_named
 from ..schemes.protocols import Size
 from ..schemes.scheme import Scheme, make_parts, pair_named
-from .parameters import DOWNLOAD, Options, Parameters, Part
+from .parameters import DOWNLOAD, Certificate, Options, Parameters, Part
 
 AUTO = "auto"
 SEALED, OPENED = "table/sealed", "table/differences"  # "auto" is one of these two; `serving` chooses
 _FARTHEST = np.iinfo(np.int64).max
+_UNIT = "unit"  # an option of forms of tables: the cost of a change across a whole range
 _NORM = "norm"  # a form's option that is a field of `Parameters`, not of `options`; 2 where the form has no norm
 _SQUARE = 2
+_LARGEST_UNIT = 2**32
 
 
 class Holdings(Protocol):
@@ -49,6 +51,8 @@ class Holdings(Protocol):
     @property
     def packed(self) -> str: ...
     @property
+    def certificate(self) -> Certificate | None: ...
+    @property
     def signer(self) -> bytes: ...
 
 
@@ -64,6 +68,7 @@ class Deployment:
     tariff: Tariff
     record: RecordKind = "row"
     k: int = defaults.K  # records that one question may fetch
+    certificate: Certificate | None = None  # what the institution says of its regions
 
     @classmethod
     def of(
@@ -83,8 +88,10 @@ class Deployment:
     ) -> Deployment:
         """Make a deployment from its public parameters; the field of the arithmetic follows from them.
 
-        `options` are the parameters that only this form of the question has: ``{"form": {"percent": 50}}``; or those
-        of regions. With ``{"record": {"intervals": True}}`` applicants' costs may have holes, and questions are larger.
+        `options` are parameters that only some forms of the question have: ``{"form": {"percent": 50}}``. For tables
+        of costs, ``{"form": {"unit": 16}}`` is the cost of a change across a whole range: the smaller, the fewer bits a
+        cost has. Regions have options too. With ``{"record": {"intervals": True}}`` applicants' costs may have holes,
+        and questions are larger. `model`, `sampled` and `at_most` are those of `Certificate`.
         """
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
@@ -93,13 +100,19 @@ class Deployment:
             raise NotOffered("shuffle", got=f"no shuffle of {reveal_name}", expected="always shuffled")
         if reveal.most_records is not None and k > reveal.most_records:
             raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
-        intervals = _intervals(record, (options or {}).get("record", {}))
+        intervals, certificate = _record_options(record, (options or {}).get("record", {}))
+        own = _form_options(form_name, norm, options or {})
+        unit = own.pop(_UNIT, None) if form_named(form_name).tabular else None
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min, record, intervals)
-        form = form_for(form_name, tariff, _form_options(form_name, norm, options or {}))
+        if unit is not None:
+            tariff = replace(tariff, chosen_unit=checks.integer("options, unit", unit, 1, _LARGEST_UNIT))
+        elif tariff.layout.regions:
+            tariff = tariff.small(defaults.REGION_BITS, defaults.LEAST_UNIT)
+        form = form_for(form_name, tariff, own)
         if tariff.layout.regions and not form.tabular:
             raise NotOffered("record", got=f"regions with the form {form_name}", expected="a form of tables, as table")
         made = Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion)
-        return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
+        return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k, certificate=certificate)
 
     @classmethod
     def serving(cls, database: Holdings, *, robust: int = 0, **given: Any) -> Deployment:
@@ -111,6 +124,10 @@ class Deployment:
         correct wrong answers (`robust`).
         """
         chosen = database.schema.choice(given)
+        if database.certificate is not None:
+            options = dict(chosen.get("options") or {})
+            said = msgspec.to_builtins(database.certificate)
+            chosen["options"] = options | {"record": dict(options.get("record") or {}) | said}
         limit = checks.integer("download_limit", chosen.pop("download_limit", DOWNLOAD), 0) << 20
         make = partial(cls.of, database.schema, record=database.record)
         if chosen.setdefault("scheme", AUTO) != AUTO:
@@ -137,8 +154,14 @@ class Deployment:
         """Describe in one line the scheme, the size of the answers, and what an applicant learns from a question."""
         scheme = self.scheme
         size = f"{self.download(rows) / 2**20:,.2f} MiB down a question"
-        records = "the nearest row" if self.k == 1 else f"up to {self.k} rows"
+        what = "region" if self.tariff.layout.regions else "row"
+        records = f"the nearest {what}" if self.k == 1 else f"up to {self.k} {what}s"
         return f"{scheme.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
+
+    def measure(self) -> str:
+        """Say how large costs are: the unit, the largest cost, and the bits of a number in the arithmetic."""
+        bound, bits = self.scheme.form.bound, self.scheme.field.bits
+        return f"{self.unit:,} for a change across a whole range, {bound:,} at most; numbers have {bits} bits"
 
     def lasts(self) -> str:
         """Say in words how many tickets let one applicant rebuild the rows."""
@@ -151,9 +174,11 @@ class Deployment:
         """Return the arguments from which `Deployment.of` made this, without schema and record."""
         scheme, form = self.scheme, self.scheme.form
         own = {name: getattr(form, name) for name in sorted(form.options - {_NORM})}
+        own |= {_UNIT: self.tariff.chosen_unit} if self.tariff.chosen_unit is not None else {}
+        record = {"intervals": True} if self.tariff.intervals else {}
+        record |= msgspec.to_builtins(self.certificate) if self.certificate else {}
         options: dict[Part, dict[str, Any]] = {"form": own} if own else {}
-        if self.tariff.intervals:
-            options["record"] = {"intervals": True}
+        options |= {"record": record} if record else {}
         return Parameters(
             scheme=scheme.name,
             servers=scheme.servers,
@@ -170,6 +195,8 @@ class Deployment:
         """Refuse a database with another schema, another kind of record, or fewer than k rows."""
         if self.schema != database.schema or self.record != database.record:
             raise WrongType("deployment", got="another schema or kind of record", expected="those of the database")
+        if self.certificate != database.certificate:
+            raise WrongType("deployment", got="regions of another model", expected="those of the database")
         if self.k > database.rows:
             raise OutOfRange("k", got=self.k, expected=f"at most {database.rows}, the number of rows")
 
@@ -214,10 +241,15 @@ def _form_options(form: str, norm: int, options: Options) -> dict[str, Any]:
     return given | ({_NORM: norm} if _NORM in form_named(form).options else {})
 
 
-def _intervals(record: RecordKind, options: Any) -> bool:
-    """Return whether regions have one code over all intervals of a feature; refuse other options of a record."""
+def _record_options(record: RecordKind, options: Any) -> tuple[bool, Certificate | None]:
+    """Return whether regions have one code over all intervals of a feature, and what the institution says of them."""
     given = dict(options) if isinstance(options, Mapping) else {"": options}
     wanted = given.pop("intervals", False)
-    if given or not isinstance(wanted, bool) or (wanted and record != "region"):
-        raise UnknownName("options", got=f"record = {options!r}"[:100], expected="intervals = true, for regions")
-    return wanted
+    try:
+        certificate = msgspec.convert(given, Certificate) if given else None
+    except msgspec.ValidationError:
+        certificate, wanted = None, None
+    if not isinstance(wanted, bool) or (options and record != "region"):
+        expected = "intervals, model, sampled and at_most, for regions"
+        raise UnknownName("options", got=f"record = {options!r}"[:100], expected=expected)
+    return wanted, certificate

@@ -22,6 +22,7 @@ from ...schema.features import Categorical, Feature
 from ...schema.frames import Columns
 from ...schema.layouts import Layout
 from ...schema.schema import Schema
+from ...terms.parameters import Certificate
 from .growth import Growth
 from .models import read_model
 from .trees import Boxes, Floats, Trees
@@ -49,6 +50,7 @@ class Regions:
     accepted: int  # people, in all
     inside_others: int  # boxes that were left out, since others hold all of them
     too_rare: int  # boxes that were left out, since they hold too few people
+    certificate: Certificate  # how certain it is that the model accepts all of them, and which model it is
 
     def codes(self) -> Vector:
         """Return the codes of every box, as a database of regions holds them."""
@@ -114,7 +116,13 @@ def find_regions(
         expected = f"at most {people.max()}, which the largest region holds"
         raise EmptyDatabase("min_people", got=f"no region of {min_people} people", expected=expected)
     found = Regions(
-        schema, kept[enough], people[enough], int(accepted.sum()), len(boxes) - len(kept), int((~enough).sum())
+        schema,
+        kept[enough],
+        people[enough],
+        int(accepted.sum()),
+        len(boxes) - len(kept),
+        int((~enough).sum()),
+        Certificate(getattr(model, "digest", None) or trees.digest),
     )
     return found if most is None or not len(rejected) else _best(found, rejected, most)
 

@@ -9,6 +9,7 @@ Levels of all features stand side by side, so that a box is one row of booleans.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -50,6 +51,12 @@ class Trees:
         """Where the levels of each feature stand."""
         stops = np.cumsum(self.widths).tolist()
         return [slice(stop - width, stop) for stop, width in zip(stops, self.widths, strict=True)]
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of everything that was read of the model, in hexadecimal."""
+        parts = (np.array(self.widths), self.values, self.reach, self.first, self.constant, self.margin, self.decided)
+        return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
     @cached_property
     def limits(self) -> list[Limit]:
