@@ -571,8 +571,10 @@ REPLAYED = """async ([name, C]) => {
     const seen = await played(begin(), carry);
     check(same(seen), `result, ${carry.name}`);
     for (const [i, record] of seen.records.entries()) {
-      const { codes } = schema.readRecord((await spir.unpackage(record)).slice(0, -64), terms.record);
-      check(wire.same(schema.features.map((f) => codes.get(f)), C.codes[i]), `record ${i}`);
+      const bytes = (await spir.unpackage(record)).slice(0, -64), { regions } = deployment;
+      const levels = (codes) => schema.features.map((f) => codes.get(f));
+      const codes = regions ? regions.read(bytes).codes : levels(schema.readRecord(bytes, terms.record).codes);
+      check(wire.same(codes, C.codes[i]), `record ${i}`);
     }
   }
   const attempt = {}; // what broke off is sent again, byte for byte, and nothing is drawn for that
@@ -619,15 +621,55 @@ REPLAYED = """async ([name, C]) => {
 
 
 def test_the_page_has_the_conversations_that_python_has(browser: Browser, credit: Service) -> None:
-    """Every effect of `vectors/conversation.json`, which `test_conversation.py` replays in Python."""
+    """Every effect of `conversation.json` and `regions.json`, which `test_conversation.py` replays in Python."""
     page = opened(browser, credit.urls[0], credit.urls)
     cases = json.loads((VECTORS / "conversation.json").read_text("utf-8"))
+    cases |= json.loads((VECTORS / "regions.json").read_text("utf-8"))["conversations"]
     failed = [each for case in cases.items() for each in page.evaluate(REPLAYED, case)]
     cases["differences"]["events"][0]["hex"] = "00"
     control = page.evaluate(REPLAYED, ("differences", cases["differences"]))
     page.close()
     assert failed == []
     assert "differences: effects, whole" in control
+
+
+SETS = """async (cases) => {
+  const { Feature } = await import("/web/schema.js"), { Regions, words } = await import("/web/boxes.js");
+  const failed = [];
+  let count = 0;
+  const check = (right, what) => { count++; if (!right) failed.push(what); };
+  for (const c of cases) {
+    const feature = new Feature(c.feature), costs = c.costs.map(BigInt), schema = { costed: [feature] };
+    const regions = new Regions(schema, false), text = (tables) => JSON.stringify(tables.map((t) => t.map(Number)));
+    const record = (codes) => {
+      const view = new DataView(new ArrayBuffer(2 * codes.length));
+      codes.forEach((code, i) => view.setUint16(2 * i, code, true));
+      return new Uint8Array(view.buffer);
+    };
+    for (const [codes, said] of c.sets) {
+      const found = words(feature, regions.read(record(codes)).members[0]);
+      check(found === said, `${feature.name} ${codes}: ${found}, not ${said}`);
+    }
+    for (const codes of [...c.refused, c.largest.map((code) => code + 1)]) {
+      let refused = false;
+      try { regions.read(record(codes)); } catch { refused = true; }
+      check(refused, `${feature.name} ${codes}`);
+    }
+    check(text(regions.tables([costs])) === JSON.stringify(c.tables), `${feature.name}: tables`);
+    const every = c["every interval"];
+    if (every.length) check(text(new Regions(schema, true).tables([costs])) === JSON.stringify([every]), feature.name);
+  }
+  return [failed, count];
+}"""
+
+
+def test_the_page_has_the_sets_that_python_has(browser: Browser, credit: Service) -> None:
+    """The codes, words and costs of sets in `regions.json`, which `test_regions.py` holds Python to."""
+    page = opened(browser, credit.urls[0], credit.urls)
+    failed, count = page.evaluate(SETS, json.loads((VECTORS / "regions.json").read_text("utf-8"))["sets"])
+    page.close()
+    assert failed == []
+    assert count > 200
 
 
 MANIFESTS = """async ({ manifests, issuer, operators, addresses }) => {

@@ -293,7 +293,7 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
     codes = layout.nearest(costs, record)
     values = {} if layout.regions else deployment.schema.values(record.codes)
     each = costs.shown(codes, unit)
-    total = sum(each)
+    total = costs.price(codes, unit)
     changed = sum(cost for own, code, cost in zip(costs.own, codes, each, strict=True) if own != code)
     sets = layout.members(record.codes) if layout.regions else None
     changes: list[Change] = []

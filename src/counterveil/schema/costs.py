@@ -42,6 +42,10 @@ class Costs:
             return [cost / unit for cost in self.of(codes)]
         return [float(table[code]) for table, code in zip(self.exact, codes, strict=True)]
 
+    def price(self, codes: Sequence[int] | Vector, unit: int) -> float:
+        """Return what a row costs in all, in the same terms."""
+        return sum(self.of(codes)) / unit if self.exact is None else sum(self.shown(codes, unit))
+
     def violated(self, codes: Sequence[int] | Vector) -> dict[str, list[str]]:
         """Return the constraints that a row breaks, by feature."""
         broken = {
