@@ -1,4 +1,4 @@
-"""Recorded conversations, effect by effect: `conversation.json` and `regions.json`. In `test_page.py` the page replays them."""
+"""Recorded conversations, effect by effect: those of `vectors/`. In `test_page.py` the page replays them."""
 
 from __future__ import annotations
 

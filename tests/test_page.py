@@ -14,12 +14,19 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder
 
 from browser import answered, chromium, fill, new_page, opened
-from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local
+from counterveil import Counterfactual, Database, NoCounterfactual, Numeric, Preferences, local
 from counterveil.applicant.ask import compile_question
+from counterveil.applicant.explain import WayIn, explain
 from counterveil.crypto.keys import Issuer, fingerprint
 from counterveil.research.datasets import german_credit
+from counterveil.schema.frames import Columns
+from counterveil.schema.layouts import decode
 from counterveil.terms import wire
 from counterveil.terms.tickets import mint
 from deployed import Deployed, deployed, garbage, noise, symbols
@@ -670,6 +677,59 @@ def test_the_page_has_the_sets_that_python_has(browser: Browser, credit: Service
     page.close()
     assert failed == []
     assert count > 200
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, list[dict[str, Any]]]]:
+    """Regions around few people, so that they are found fast, and people whom the model rejects."""
+    frame, schema = german_credit()
+    people = Columns(frame)
+    words = [feature.name for feature in schema.features if not isinstance(feature, Numeric)]
+    encoded = make_column_transformer((OrdinalEncoder(), words), remainder="passthrough")
+    model = make_pipeline(encoded, GradientBoostingClassifier(max_depth=2, random_state=0))
+    model.fit(people.select(schema.names), people.column("credit"))
+    some = people.rows(np.arange(people.count) < 120)
+    database = Database.build(some, schema, model, "good", record="region", clamp=True)
+    rejected = people.rows(model.predict(people.select(schema.names)) == "bad").people()
+    asking = [{name: person[name] for name in schema.names} for person in rejected[:3]]
+    with running(tmp_path_factory.mktemp("regions"), database, 2) as service:
+        yield service, asking
+
+
+def ways_in(database: Database, person: dict[str, Any], wishes: dict[str, Any]) -> list[WayIn]:
+    """Return the ways into all regions that are nearest, by a search in the clear: several may cost the same."""
+    deployment = local(database).deployment
+    layout = deployment.tariff.layout
+    _, costs = compile_question(deployment, deployment.schema.codes(person), Preferences.of(wishes))
+    records = [decode(database.schema, "region", record.tobytes()) for record in database.records]
+    paid = [sum(costs.of(layout.nearest(costs, record))) for record in records]
+    nearest = [record for record, cost in zip(records, paid, strict=True) if cost == min(paid)]
+    found = [explain(deployment, costs, person, [record]) for record in nearest]
+    return [each for each in found if isinstance(each, WayIn)]
+
+
+@pytest.mark.parametrize("wishes", [{}, {"metric": "fewest"}, {"immutable": ["age"]}])
+def test_the_way_into_a_region_is_pythons(
+    browser: Browser, regions: tuple[Service, list[dict[str, Any]]], wishes: dict[str, Any]
+) -> None:
+    service, asking = regions
+    for person in asking:
+        page = opened(browser, service.urls[0], service.urls, ticket=ticket(service), person=person)
+        if "immutable" in wishes:
+            wish(page, "age", change="locked")
+        page.locator("#fewest").set_checked("metric" in wishes)
+        sentence = answered(page)["sentence"]
+        assert sentence.endswith("; everything else may stay as it is.")
+        (expected,) = [way for way in ways_in(service.database, person, wishes) if way.text() == sentence][:1]
+        assert expected.certificate is not None
+        assert page.inner_text("#certificate") == expected.certificate.text()
+        assert page.locator(".track .now").count() == len(expected.changes)
+        shown = dict(
+            zip(page.locator("tbody th").all_inner_texts(), page.locator("td.after").all_inner_texts(), strict=True)
+        )
+        assert shown == {each.feature.title: each.accepted() for each in expected.changes}
+        assert "one region with each ticket" in page.inner_text("#lasts")
+        page.close()
 
 
 MANIFESTS = """async ({ manifests, issuer, operators, addresses }) => {

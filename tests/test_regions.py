@@ -282,7 +282,7 @@ def wishes(draw: st.DrawFn) -> Preferences:
         forbidden=draw(
             st.sampled_from([{}, {"town": ["A", "B"], "job": ["c"]}, {"income": [0, 1]}, {"rank": ["top"]}])
         ),
-        metric=draw(st.sampled_from(["l1", "l2", "mad", "heom"])),
+        metric=draw(st.sampled_from(["l1", "l2", "mad", "heom", "fewest"])),
     )
 
 
@@ -499,7 +499,8 @@ def test_an_answer_names_the_conditions_that_do_not_hold_yet() -> None:
     assert found.to_dict()["changes"][0]["to_text"] == "at least 600 DM"
     assert "at most 24 months" in found._repr_html_()
     assert (
-        bank.ask({"duration": 6, "savings": 200, "town": "Ulm"}).text() == "Savings at least 600 DM; everything else may stay as it is."
+        bank.ask({"duration": 6, "savings": 200, "town": "Ulm"}).text()
+        == "Savings at least 600 DM; everything else may stay as it is."
     )
     assert bank.ask({"duration": 6, "savings": 900, "town": "Bonn"}).text().startswith("You are in a region")
     far = bank.ask({"duration": 6, "savings": 5000, "town": "Bonn"}, clamp=True)
