@@ -112,16 +112,19 @@ def build(
 def inspect(bundle: Path) -> None:
     """Check BUNDLE and show what it holds."""
     database = Database.open(bundle)
-    counts = database.counts
+    counts, certificate = database.counts, database.certificate
+    what = "regions" if certificate else "rows"
     for name, value in (
         ("digest", database.digest),
         ("people seen", f"{counts.seen:,}"),
         ("accepted", f"{counts.accepted:,}"),
-        (f"in cells of fewer than {database.min_cell}", f"{counts.too_rare:,}"),
-        ("duplicates dropped", f"{counts.duplicates:,}"),
-        ("rows served", f"{counts.rows:,}"),
+        (f"{'regions' if certificate else 'in cells'} of fewer than {database.min_cell}", f"{counts.too_rare:,}"),
+        ("inside other regions" if certificate else "duplicates dropped", f"{counts.duplicates:,}"),
+        (f"{what} served", f"{counts.rows:,}"),
         ("a record is", f"a {database.record} of {database.records.shape[1]} bytes"),
         ("signed by", database.signer.hex() or "nobody: not for servers"),
+        ("costs, by default", Deployment.serving(database).measure()),
+        *([("the model", certificate.model), ("which means", certificate.text())] if certificate else []),
     ):
         click.echo(f"{name:<27}{value}")
     grid = Grid(title="Features")

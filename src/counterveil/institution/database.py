@@ -11,6 +11,7 @@ compute.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -168,7 +169,7 @@ class Database:
             ),
             codes=codes.astype(bundle.narrow(found.schema, "region")),
             served=encode(found.schema, "region", codes, table),
-            certificate=found.certificate,
+            certificate=Certificate(found.digest, found.sampled, math.ceil(1_000_000 * found.bound)),
         )
 
     @property

@@ -22,7 +22,6 @@ from ...schema.features import Categorical, Feature
 from ...schema.frames import Columns
 from ...schema.layouts import Layout
 from ...schema.schema import Schema
-from ...terms.parameters import Certificate
 from .growth import Growth
 from .models import read_model
 from .trees import Boxes, Floats, Trees
@@ -50,7 +49,9 @@ class Regions:
     accepted: int  # people, in all
     inside_others: int  # boxes that were left out, since others hold all of them
     too_rare: int  # boxes that were left out, since they hold too few people
-    certificate: Certificate  # how certain it is that the model accepts all of them, and which model it is
+    digest: str = ""  # of the model, as it was read
+    sampled: int = 0  # 0: certified. Otherwise no certificate: only so many points of each box were tried
+    bound: float = 0.0  # where boxes were sampled, the largest share of a box's points that may be rejected
 
     def codes(self) -> Vector:
         """Return the codes of every box, as a database of regions holds them."""
@@ -122,7 +123,7 @@ def find_regions(
         int(accepted.sum()),
         len(boxes) - len(kept),
         int((~enough).sum()),
-        Certificate(getattr(model, "digest", None) or trees.digest),
+        trees.digest,
     )
     return found if most is None or not len(rejected) else _best(found, rejected, most)
 
