@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +30,8 @@ from counterveil.schema.frames import Columns
 from counterveil.schema.layouts import Record, decode, encode
 from counterveil.terms.parameters import Certificate
 from counterveil.terms.published import deployment_of, make_terms
+from service import cli as run
+from service import running
 from test_regions import LAYOUT, MIXED, boxes, people, wishes
 
 _, CREDIT = german_credit()
@@ -222,3 +227,61 @@ def test_records_are_read_as_they_were_written(database: Database) -> None:
         read = decode(database.schema, "region", record.tobytes())
         assert read.codes.tolist() == codes.tolist()
         assert encode(database.schema, "region", codes[None], Columns({"none": [0]})).tobytes() == record.tobytes()
+
+
+# --- from the command line -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_from_a_models_file_to_an_answer(tmp_path: Path) -> None:
+    """The institution builds, inspects and writes terms; the applicant asks running servers."""
+    lightgbm = pytest.importorskip("lightgbm")
+    frame, schema = german_credit()
+    few = Schema(features=tuple(f for f in schema.features if isinstance(f, Numeric)))
+    people = frame.head(300).select(*few.names, "credit")
+    people.write_csv(tmp_path / "people.csv")
+    few.save(tmp_path / "people.toml")
+    fitted = lightgbm.LGBMClassifier(n_estimators=10, num_leaves=4, verbose=-1)
+    fitted.fit(people.select(few.names).to_pandas(), people["credit"] == "good")
+    fitted.booster_.save_model(tmp_path / "model.txt")
+    assert run("keygen", tmp_path / "keys").returncode == 0
+    common = [
+        "build", tmp_path / "people.csv", "--schema", tmp_path / "people.toml", "--record", "region",
+        "--model", tmp_path / "model.txt", "--key", tmp_path / "keys" / "issuer.key", "-o", tmp_path / "people.bundle",
+    ]  # fmt: skip
+    built = run(*common, "--threshold", 0.7, "--regions", 20, "--min-people", 2)
+    assert built.returncode == 0, built.stderr
+    assert "20 regions, from " in built.stdout
+    digest = hashlib.sha256((tmp_path / "model.txt").read_bytes()).hexdigest()
+    assert f"Applicants are told: It is certified that the model with the digest {digest[:16]}… accepts" in built.stdout
+    shown = run("inspect", tmp_path / "people.bundle").stdout
+    assert f"the model                  {digest}" in shown
+    assert "regions served             20" in shown
+    assert "numbers have 16 bits" in shown
+    database = Database.open(tmp_path / "people.bundle")
+    scores = fitted.predict_proba(people.select(few.names).to_pandas())[:, 1]
+    rejected = people.row(int(np.argmin(scores)), named=True)
+    (tmp_path / "me.json").write_text(json.dumps({name: rejected[name] for name in few.names}))
+    (tmp_path / "service").mkdir()
+    with running(tmp_path / "service", database, 2) as service:
+        where = ["--terms", service.folder / "terms", "--ticket", service.ticket().text()]
+        answer = run("ask", *where, "--person", tmp_path / "me.json", "--metric", "fewest", "--json")
+        table = run("ask", *where[:3], service.ticket().text(), "--person", tmp_path / "me.json")
+    found = json.loads(answer.stdout)
+    assert found["certificate"]["model"] == digest
+    assert found["text"].endswith("; everything else may stay as it is.")
+    moved = pl.DataFrame({name: [found["values"][name]] for name in few.names}).to_pandas()
+    assert fitted.predict_proba(moved)[0, 1] > 0.7 > scores.min()
+    assert "Everything else may stay as it is. It is certified that" in " ".join(table.stdout.split())
+
+    for wrong, said in (
+        (["--accepted", "credit=good"], "--accepted: got 'credit=good', expected 1 or 0, a class of --model"),
+        (["--min-people", "100000"], "no region of 100000 people"),
+    ):
+        refused = run(*common, *wrong)
+        assert refused.returncode == 2
+        assert said in refused.stderr
+        assert "Traceback" not in refused.stderr
+    bare = run("build", tmp_path / "people.csv", "--schema", tmp_path / "people.toml", "--record", "region",
+               "--accepted", "credit=good", "-o", tmp_path / "none")  # fmt: skip
+    assert "model: got none, expected the model that decides" in bare.stderr

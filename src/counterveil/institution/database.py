@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -77,6 +78,7 @@ class Database:
         min_cell: int = 1,
         min_people: int = 1,
         most_regions: int | None = None,
+        points: int = 0,
         clamp: bool = False,
         progress: bool = False,
     ) -> Database:
@@ -95,6 +97,8 @@ class Database:
             than 1 needs ``record="cell"``, and guards against linking an explanation to a person.
         min_people : serve only regions that hold at least so many accepted people.
         most_regions : serve only so many regions, those that help the rejected people of the frame the most.
+        points : if the model cannot be certified, sample so many points in each region; such regions are never called
+            certified. 0 refuses the model.
         clamp : pull values beyond the schema's range to its ends instead of refusing them.
         progress : show a progress bar.
         """
@@ -105,8 +109,9 @@ class Database:
             raise UnknownName("record", got=repr(record), expected="row, cell or region")
         if min_cell > 1 and record != "cell":
             raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
-        if record != "region" and (min_people != 1 or most_regions is not None):
-            raise WrongType("record", got=f"{record}s with min_people or most_regions", expected='record="region"')
+        if record != "region" and (min_people != 1 or most_regions is not None or points):
+            got = f"{record}s with min_people, most_regions or points"
+            raise WrongType("record", got=got, expected='record="region"')
         if record == "region" and model is None:
             raise WrongType("model", got="none", expected="the model that decides, since regions are certified by it")
         table = Columns(frame)
@@ -116,10 +121,20 @@ class Database:
             raise EmptyDatabase("accepted", got=f"none of {table.count} rows", expected="at least one")
         if record == "region":
             every = _quantise(table, schema, clamp, progress).astype(np.int64)
-            found = find_regions(
-                model, table, schema, keep, every, label=accepted, min_people=min_people, most=most_regions
-            )
-            return cls._of_regions(found, table, min_people)
+            with _told(progress) as tell:
+                found = find_regions(
+                    model,
+                    table,
+                    schema,
+                    keep,
+                    every,
+                    label=accepted,
+                    min_people=min_people,
+                    most=most_regions,
+                    points=points,
+                    progress=tell,
+                )
+            return cls._of_regions(found, table, min_people, getattr(model, "digest", None) or found.digest)
         chosen = table.rows(keep)
         codes = _quantise(chosen, schema, clamp, progress)
         people = len(codes)
@@ -153,7 +168,7 @@ class Database:
         )
 
     @classmethod
-    def _of_regions(cls, found: Regions, table: Columns, min_people: int) -> Database:
+    def _of_regions(cls, found: Regions, table: Columns, min_people: int, model: str) -> Database:
         """Return the database of regions that were found, in the order of their codes."""
         codes = np.unique(found.codes(), axis=0)
         return cls(
@@ -169,7 +184,7 @@ class Database:
             ),
             codes=codes.astype(bundle.narrow(found.schema, "region")),
             served=encode(found.schema, "region", codes, table),
-            certificate=Certificate(found.digest, found.sampled, math.ceil(1_000_000 * found.bound)),
+            certificate=Certificate(model, found.sampled, math.ceil(1_000_000 * found.bound)),
         )
 
     @property
@@ -269,6 +284,19 @@ def _chunks(table: Columns, schema: Schema) -> Iterator[tuple[int, Any, int]]:
     for j, name in enumerate(schema.names):
         column = table.column(name)
         yield from ((j, column, start) for start in range(0, table.count, _CHUNK))
+
+
+@contextmanager
+def _told(progress: bool) -> Iterator[Callable[[str, float], None] | None]:
+    """Give what shows a share of the work under a progress bar, if one is wanted; only then import rich."""
+    if not progress:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda doing, share: bar.update(task, description=doing, completed=share)
 
 
 def _watched(parts: Iterable[Any], doing: str, count: int, progress: bool) -> Iterable[Any]:
