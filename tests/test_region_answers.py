@@ -19,12 +19,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 from sklearn.tree import DecisionTreeClassifier
 
+import make_vectors
 from counterveil import Categorical, Database, Deployment, Numeric, Preferences, Schema, local
 from counterveil.applicant.ask import compile_question
 from counterveil.applicant.explain import WayIn
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.errors import InvalidBundle, NotOffered, OutOfRange, UnknownName, WrongType
 from counterveil.institution import bundle
+from counterveil.research.attacks import attack_all
 from counterveil.research.datasets import german_credit
 from counterveil.schema.frames import Columns
 from counterveil.schema.layouts import Record, decode, encode
@@ -227,6 +229,14 @@ def test_records_are_read_as_they_were_written(database: Database) -> None:
         read = decode(database.schema, "region", record.tobytes())
         assert read.codes.tolist() == codes.tolist()
         assert encode(database.schema, "region", codes[None], Columns({"none": [0]})).tobytes() == record.tobytes()
+
+
+def test_attacks_rebuild_regions_where_costs_are_shown_and_not_where_they_are_sealed() -> None:
+    found = {(report.attack, report.against): report.curve[-1].rows for report in attack_all(make_vectors.regions())}
+    assert found["level reading", "table/distances"] == 1
+    assert found["level reading", "table/differences"] == 1
+    assert found["level reading", "table/sealed"] < 1
+    assert any("as deployed" in against for _, against in found)
 
 
 # --- from the command line -----------------------------------------------------------------------------------------

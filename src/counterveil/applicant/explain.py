@@ -228,6 +228,7 @@ class NoCounterfactual:
     violated: tuple[Feature, ...]  # the features whose constraints the nearest row breaks
     hopeless: bool  # whether relaxing the constraints of one feature certainly does not help
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
+    regions: bool = False  # whether there are regions instead of rows
 
     feasible = False
 
@@ -236,7 +237,8 @@ class NoCounterfactual:
 
     def text(self) -> str:
         """Say that no row satisfies the constraints, and what would help."""
-        text = "No accepted row satisfies your constraints."
+        what = "way into a region in which everybody is accepted" if self.regions else "accepted row"
+        text = f"No {what} satisfies your constraints."
         if self.advice:
             return f"{text} Relaxing this one would help: {self.advice[0].text()}."
         only = " Relaxing a single one would not help." if self.hopeless else ""
@@ -285,6 +287,7 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
         tuple(advice),
         tuple(features[name] for name in fewest),
         hopeless=deployment.scheme.form.forbids_evenly and not advice,
+        regions=deployment.tariff.layout.regions,
     )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
@@ -22,7 +21,7 @@ from ..crypto.randomness import key_id
 from ..errors import InvalidKey, MissingPackage, UnknownName, WrongType
 from ..institution.database import Database
 from ..institution.regions import Thresholded, load_model
-from ..research.leakage import clear_costs, estimate, populations, simulation
+from ..research.leakage import clear_costs, estimate, populations, simulation, some_people
 from ..schema.frames import Columns, as_label
 from ..schema.layouts import RecordKind
 from ..schema.schema import Schema
@@ -329,6 +328,6 @@ def _bits(database: Database, deployment: Deployment) -> float:
     if count > _MOST_MEASURED:
         return reveal.capacity(deployment.scheme.field, count)
     generator = simulation(1)
-    own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
+    own = some_people(deployment, database.codes, 5, generator)
     cases = populations(clear_costs(deployment, database.codes, each) for each in own)
     return estimate(reveal, cases, count, samples=10, generator=generator).bits
