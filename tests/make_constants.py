@@ -98,7 +98,7 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("LONGEST_TEXT", features.LONGEST_TEXT, "characters of a name, a label, a unit, a category"),
         ("MOST_LEVELS", features.MOST_LEVELS, ""),
         ("MOST_FEATURES", schema._MOST_FEATURES, ""),
-        ("MOST_LEVELS_TOGETHER", schema._MOST_LEVELS_TOGETHER, "of all features"),
+        ("MOST_LEVELS_TOGETHER", schema.MOST_LEVELS_TOGETHER, "of all features"),
         ("FARTHEST", features._FARTHEST, "the greatest absolute value of `low` and `high`"),
         ("FORMAT_PATTERN", features._FORMAT.pattern, "must match a whole format; it allows no width"),
         ("ALL_SUBSETS", boxes.ALL_SUBSETS, "levels of a category up to which every set of them has a code"),

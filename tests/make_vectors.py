@@ -176,7 +176,7 @@ def sets() -> list[dict[str, Any]]:
 
 def _is_interval(own: Interval, codes: tuple[int, ...]) -> bool:
     try:
-        return own.members(codes).any()
+        return bool(own.members(codes).any())
     except WrongShape:
         return False
 

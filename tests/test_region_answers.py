@@ -20,7 +20,7 @@ from sklearn.preprocessing import OrdinalEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import make_vectors
-from counterveil import Categorical, Database, Deployment, Numeric, Preferences, Schema, local
+from counterveil import Categorical, Counterfactual, Database, Deployment, Numeric, Preferences, Schema, local
 from counterveil.applicant.ask import compile_question
 from counterveil.applicant.explain import WayIn
 from counterveil.crypto.keys import Issuer, SigningKey
@@ -64,6 +64,19 @@ def test_a_bound_counts_features_and_not_codes() -> None:
     assert deployment.scheme.form.bound == features * deployment.tariff.forbidden
 
 
+def test_regions_of_too_many_sets_are_refused() -> None:
+    """A server's schema must not make an applicant count up a cost for billions of sets."""
+    wide = tuple(Categorical(name=f"f{n}", values=tuple(range(1500))) for n in range(8))
+    with pytest.raises(OutOfRange, match="18,012,008 sets of levels"):
+        Deployment.of(Schema(features=wide), record="region")
+    Deployment.of(Schema(features=wide[:7]), record="region")
+    Deployment.of(Schema(features=wide))
+    deep = Schema(features=(Numeric(name="deep", low=0, high=1, levels=4000),))
+    Deployment.of(deep, record="region")
+    with pytest.raises(OutOfRange, match="deep"):
+        Deployment.of(deep, record="region", options={"record": {"intervals": True}})
+
+
 def test_the_unit_is_refused_where_it_cannot_be() -> None:
     for wrong in (0, -1, 2**33):
         with pytest.raises(OutOfRange, match="options, unit"):
@@ -87,7 +100,7 @@ def test_fewest_changes_come_first_then_the_least_cost(
     regions: list[list[int]], own: list[int], preferences: Preferences, unit: int
 ) -> None:
     """Against the definition; costs are compared in the steps that the bound leaves."""
-    options = {"form": {"unit": unit}, "record": {"intervals": True}}
+    options: dict[str, dict[str, Any]] = {"form": {"unit": unit}, "record": {"intervals": True}}
     deployment = Deployment.of(MIXED, scheme="table/distances", record="region", options=options)
     question, costs = compile_question(deployment, np.array(own), replace(preferences, metric="fewest"))
     paid = deployment.scheme.form.costs(deployment.rows(np.array(regions)), question).tolist()
@@ -124,7 +137,7 @@ def test_fewest_prefers_one_large_change_to_two_small_ones() -> None:
     near, few = (bank.ask({"a": 0, "b": 0}, metric=metric) for metric in ("l2", "fewest"))
     assert near.text() == "Raise a from 0 to 1 and raise b from 0 to 1."
     assert few.text() == "Raise a from 0 to 9."
-    assert isinstance(few, type(near))
+    assert isinstance(few, Counterfactual)
     assert few.cost == pytest.approx(0.81)  # as by l2, whatever the question counts in
 
 

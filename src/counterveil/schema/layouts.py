@@ -15,12 +15,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..algebra.arrays import Bytes, Codes, Vector
-from ..errors import NotOffered, WrongShape
+from ..errors import NotOffered, OutOfRange, WrongShape
 from .boxes import AnyInterval, Interval, Members, Subsets, any_interval, family, words
 from .costs import Costs
 from .features import Numeric, Value, is_missing
 from .frames import Columns
-from .schema import Schema
+from .schema import MOST_LEVELS_TOGETHER, Schema
 
 # The values themselves, as in the paper, or their levels alone; or a box of levels in which everybody is accepted.
 RecordKind = Literal["row", "cell", "region"]
@@ -59,7 +59,12 @@ class Layout:
     def _scanned(self) -> list[Interval | Subsets | AnyInterval]:
         pairs = zip(self.schema.cost_features, self.families, strict=True)
         joined = self.intervals
-        return [any_interval(f) if joined and isinstance(own, Interval) else own for f, own in pairs]
+        made = [any_interval(f) if joined and isinstance(own, Interval) else own for f, own in pairs]
+        sets = sum(largest + 1 for each in made for largest in each.largest)
+        if sets > MOST_LEVELS_TOGETHER:
+            expected = f'at most {MOST_LEVELS_TOGETHER:,}: fewer levels, or record = "row"'
+            raise OutOfRange("regions", got=f"{sets:,} sets of levels", expected=expected)
+        return made
 
     @property
     def held(self) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 // Regions: sets of levels as codes, what it costs to move into them, and their words. `schema/boxes.py` is the same in Python.
 
-import { ALL_SUBSETS, MOST_CODES } from "./constants.js";
+import { ALL_SUBSETS, MOST_CODES, MOST_LEVELS_TOGETHER } from "./constants.js";
 import { levelOf } from "./preferences.js";
 
 /**
@@ -122,7 +122,8 @@ export class Regions {
     this.features = schema.costed;
     this.families = this.features.map((f) => (f.ordered ? interval(f.steps, f.missing === "level") : subsets(f.largest + 1)));
     this.scanned = this.features.map((f, j) => (f.ordered && intervals ? anyInterval(f.steps, f.missing === "level") : this.families[j]));
-    if ([...this.families, ...this.scanned].some(({ largest }) => Math.max(...largest) >= MOST_CODES)) throw new RangeError("region: too many sets of levels");
+    const together = this.scanned.reduce((n, { largest }) => n + largest.reduce((a, b) => a + b + 1, 0), 0);
+    if (together > MOST_LEVELS_TOGETHER || [...this.families, ...this.scanned].some(({ largest }) => Math.max(...largest) >= MOST_CODES)) throw new RangeError("region: too many sets of levels");
     this.widths = this.families.flatMap(({ largest }) => largest.map((most) => (most < 2 ** 16 ? 2 : 4)));
   }
 
