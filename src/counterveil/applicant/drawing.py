@@ -59,7 +59,7 @@ def _draw(ax: Any, row: int, change: Any) -> None:
         ax.annotate(
             value,
             (x, row),
-            xytext=(-9 if on_left else 9, 0),
+            xytext=(-9 if on_left else 9, 0 if inside is None else 12),  # above a band, so that it can be seen
             textcoords="offset points",
             ha="right" if on_left else "left",
             va="center",

@@ -39,7 +39,7 @@ export function track(members, before, after) {
     mark("band", from, (end < 0 ? members.length : end) - 1);
   }
   mark("now", before, before);
-  mark("way", after, after);
+  mark("entry", after, after);
   return line;
 }
 
