@@ -22,17 +22,13 @@ from urllib.parse import urlencode
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import GradientBoostingClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OrdinalEncoder
 
-from counterveil import Client, Counterfactual, Database, Numeric, Preferences
+from counterveil import Client, Counterfactual, Database, Preferences
 from counterveil.applicant.ask import compile_question
 from counterveil.cli.ask import show, traffic_table
 from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, read_public
 from counterveil.crypto.randomness import Fresh
-from counterveil.research.datasets import german_credit
+from counterveil.research.datasets import german_credit, german_credit_model
 from counterveil.research.processes import serving
 from counterveil.schema.frames import Columns as Frame
 from counterveil.terms.agreement import Peer
@@ -54,11 +50,7 @@ console = Console(width=100)
 def make_database() -> tuple[Database, dict[str, Any]]:
     """Train the model; return the database of regions in which it accepts everybody, and someone it rejects."""
     frame, schema = german_credit()
-    words = [feature.name for feature in schema.features if not isinstance(feature, Numeric)]
-    encoded = make_column_transformer((OrdinalEncoder(), words), remainder="passthrough")
-    model = make_pipeline(encoded, GradientBoostingClassifier(random_state=0))
-    people = Frame(frame)
-    model.fit(people.select(schema.names), people.column("credit"))
+    model, people = german_credit_model(), Frame(frame)
     with console.status("Looking for regions in which the model accepts everybody; some seconds"):
         database = Database.build(frame, schema, model, "good", record="region")
     verdicts = model.predict(people.select(schema.names))

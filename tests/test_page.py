@@ -14,17 +14,13 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import GradientBoostingClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OrdinalEncoder
 
 from browser import answered, chromium, fill, new_page, opened
-from counterveil import Counterfactual, Database, NoCounterfactual, Numeric, Preferences, local
+from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local
 from counterveil.applicant.ask import compile_question
 from counterveil.applicant.explain import WayIn, explain
 from counterveil.crypto.keys import Issuer, fingerprint
-from counterveil.research.datasets import german_credit
+from counterveil.research.datasets import german_credit, german_credit_model
 from counterveil.schema.frames import Columns
 from counterveil.schema.layouts import decode
 from counterveil.terms import wire
@@ -683,11 +679,7 @@ def test_the_page_has_the_sets_that_python_has(browser: Browser, credit: Service
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, list[dict[str, Any]]]]:
     """Regions around few people, so that they are found fast, and people whom the model rejects."""
     frame, schema = german_credit()
-    people = Columns(frame)
-    words = [feature.name for feature in schema.features if not isinstance(feature, Numeric)]
-    encoded = make_column_transformer((OrdinalEncoder(), words), remainder="passthrough")
-    model = make_pipeline(encoded, GradientBoostingClassifier(max_depth=2, random_state=0))
-    model.fit(people.select(schema.names), people.column("credit"))
+    people, model = Columns(frame), german_credit_model()
     some = people.rows(np.arange(people.count) < 120)
     database = Database.build(some, schema, model, "good", record="region", clamp=True)
     rejected = people.rows(model.predict(people.select(schema.names)) == "bad").people()
