@@ -1,8 +1,9 @@
 """Explain a real rejection privately: two servers, each in its own process, and one question, seen from every side.
 
-A small model learns from the German credit data who is a good risk. It rejects someone. They want to know what an
-accepted person like them looks like, and they do not want to tell the bank who they are, what they could change, or
-what they were shown. Two servers answer; neither learns anything.
+A model learns from the German credit data who is a good risk. The bank looks for regions in which the model accepts
+everybody, and certifies them. The model rejects someone. They want to know the nearest way into such a region, and they
+do not want to tell the bank who they are, what they could change, or what they were shown. Two servers answer; neither
+learns anything.
 """
 
 from __future__ import annotations
@@ -21,16 +22,13 @@ from urllib.parse import urlencode
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from counterveil import Client, Counterfactual, Database, Preferences
 from counterveil.applicant.ask import compile_question
 from counterveil.cli.ask import show, traffic_table
 from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, read_public
 from counterveil.crypto.randomness import Fresh
-from counterveil.research.datasets import german_credit
+from counterveil.research.datasets import german_credit, german_credit_model
 from counterveil.research.processes import serving
 from counterveil.schema.frames import Columns as Frame
 from counterveil.terms.agreement import Peer
@@ -43,19 +41,19 @@ PREFERENCES = Preferences(
     decrease_only=["amount", "duration"],
     ranges={"amount": (2000, None)},
     weights={"purpose": 5, "housing": 3},
+    metric="fewest",
 )
 TICKETS = 100
 console = Console(width=100)
 
 
 def make_database() -> tuple[Database, dict[str, Any]]:
-    """Train the model; return the database of those it accepts, and someone it rejects."""
+    """Train the model; return the database of regions in which it accepts everybody, and someone it rejects."""
     frame, schema = german_credit()
-    model = make_pipeline(FunctionTransformer(schema.quantise), StandardScaler(), LogisticRegression())
-    people = Frame(frame)
-    model.fit(frame, people.frame["credit"].to_list())
-    database = Database.build(frame, schema, model, "good")
-    verdicts = model.predict(frame)
+    model, people = german_credit_model(), Frame(frame)
+    with console.status("Looking for regions in which the model accepts everybody; some seconds"):
+        database = Database.build(frame, schema, model, "good", record="region")
+    verdicts = model.predict(people.select(schema.names))
     rejected = next(p for p, v in zip(people.people(), verdicts, strict=True) if v == "bad" and p["amount"] > 2000)
     return database, {name: rejected[name] for name in schema.names}
 
@@ -110,7 +108,7 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
     operator = read_public(folder / "2" / SERVER_PUBLIC)  # as its operator would publish it
     with Client(urls, watch=watch, operators=[operator]) as client:
         count, deployment = len(database.codes), client.deployment
-        console.print(f"\n[bold]Counterveil[/bold]: {count} accepted rows at two servers that do not talk.\n")
+        console.print(f"\n[bold]Counterveil[/bold]: {count:,} regions at two servers that do not talk.\n")
         terms, expires = client.peers[0].manifest.terms, int(time.time()) + 86_400
         issuer = Issuer.load(folder / PRIVATE)
         first, *others = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(1 + TICKETS)]
@@ -119,9 +117,9 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         console.print()
         show_noise(client, sent, person)
         console.print(traffic_table(client.peers))
-        _, costs = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
-        lowest = min(sum(costs.of(row)) for row in database.codes) / deployment.unit
-        same = isinstance(found, Counterfactual) and found.cost == lowest
+        question, costs = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
+        lowest = deployment.scheme.form.costs(deployment.rows(database.codes), question).min()
+        same = isinstance(found, Counterfactual) and sum(costs.of(deployment.schema.codes(found.values))) == lowest
         console.print(f"Same cost as a search in the clear: {'yes' if same else 'NO'}.")
         console.print(f"The bank gave away the record, and {deployment.scheme.reveal.tells(count)}.\n")
         if not same:

@@ -20,12 +20,12 @@ from counterveil.applicant import exchange, offer, runs
 from counterveil.applicant.client import AsyncClient
 from counterveil.crypto import garbling, randomness
 from counterveil.crypto.keys import SIGNATURE_BYTES, Purpose, SigningKey, fingerprint
-from counterveil.schema import features, schema, tariff
+from counterveil.schema import boxes, features, schema, tariff
 from counterveil.schema.features import Boolean, Categorical, Numeric, Ordinal
 from counterveil.schema.layouts import RecordKind
 from counterveil.schemes.fetch import LEAST_PART
 from counterveil.schemes.protocols import circuit, garbled, packed
-from counterveil.terms import published, wire
+from counterveil.terms import deployment, published, wire
 
 FILE = Path(__file__).parent.parent / "src" / "counterveil" / "applicant" / "web" / "constants.js"
 HEAD = """\
@@ -101,9 +101,13 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("LONGEST_TEXT", features.LONGEST_TEXT, "characters of a name, a label, a unit, a category"),
         ("MOST_LEVELS", features.MOST_LEVELS, ""),
         ("MOST_FEATURES", schema._MOST_FEATURES, ""),
-        ("MOST_LEVELS_TOGETHER", schema._MOST_LEVELS_TOGETHER, "of all features"),
+        ("MOST_LEVELS_TOGETHER", schema.MOST_LEVELS_TOGETHER, "of all features"),
         ("FARTHEST", features._FARTHEST, "the greatest absolute value of `low` and `high`"),
         ("FORMAT_PATTERN", features._FORMAT.pattern, "must match a whole format; it allows no width"),
+        ("ALL_SUBSETS", boxes.ALL_SUBSETS, "levels of a category up to which every set of them has a code"),
+        ("MOST_CODES", boxes.MOST_CODES, "of sets of one feature's levels"),
+        ("FEWEST_STEPS", tariff.FEWEST_STEPS, "costs that fewest changes first tells apart, at least"),
+        ("LARGEST_UNIT", deployment._LARGEST_UNIT, ""),
         ("LEAST_UNIT", tariff._LEAST_UNIT, "the least cost of a change across a whole range, at weight 1"),
     ]
 

@@ -11,6 +11,7 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,11 @@ from counterveil.crypto.garbling import Garbler, hashed, tweaks
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.crypto.packages import unpackage
 from counterveil.crypto.randomness import keystream, uniform
+from counterveil.errors import WrongShape
+from counterveil.institution.bundle import Counts
+from counterveil.schema.boxes import Interval, any_interval, family, words
+from counterveil.schema.frames import Columns
+from counterveil.schema.layouts import encode
 from counterveil.schemes.fetch import make_spir
 from counterveil.schemes.protocols import circuit
 from counterveil.schemes.protocols.garbled import _Garbler
@@ -48,6 +54,7 @@ from counterveil.service.ledger import Ledger, MemoryLedger
 from counterveil.service.server import Server
 from counterveil.terms import wire
 from counterveil.terms.agreement import Peer
+from counterveil.terms.parameters import Certificate
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.wire import Claims, Reply, Request, SignedTerms, Ticket
 from joint_vectors import joint
@@ -74,6 +81,15 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
     "one of four servers lies": {"servers": 4, "collusion": 1, "robust": 1},
     "sealed": {"scheme": "table/sealed"},
     "sealed, the record inside": {"scheme": "table/sealed_record"},
+}
+
+
+REGIONS: dict[str, dict[str, Any]] = {
+    "regions": {"options": {"form": {"unit": 16}, "record": {"model": "5e" * 32}}},
+    "sealed regions": {
+        "scheme": "table/sealed",
+        "options": {"form": {"unit": 20}, "record": {"model": "5e" * 32, "intervals": True}},
+    },
 }
 
 
@@ -108,6 +124,64 @@ def own(number: int) -> SigningKey:
 
 def database() -> Database:
     return Database.build(DATA, schema(), accepted="ok").sign(issuer())
+
+
+def regions() -> Database:
+    """Return five regions of the same features; a region says nothing of how it was found."""
+    found = [  # lowest and highest income, jobs, lowest and highest school, lowest and highest owner
+        [6, 10, 6, 0, 2, 0, 1],
+        [3, 10, 0, 1, 2, 0, 1],
+        [5, 7, 3, 2, 2, 1, 1],
+        [0, 4, 2, 0, 1, 0, 0],
+        [9, 9, 4, 1, 1, 0, 0],
+    ]
+    codes = np.array(sorted(found), dtype=np.uint8)
+    counts = Counts(seen=9, accepted=7, too_rare=0, duplicates=0, rows=len(codes))
+    served = encode(schema(), "region", codes, Columns(DATA))
+    bare = Database(
+        schema=schema(), record="region", min_cell=1, counts=counts, codes=codes, served=served,
+        certificate=Certificate("5e" * 32),
+    )  # fmt: skip
+    return bare.sign(issuer())
+
+
+def sets() -> list[dict[str, Any]]:
+    """Return sets of levels of several features: their codes, their words, and what they cost one applicant."""
+    features = (
+        Numeric(name="months", low=0, high=48, step=6, unit="months", missing="level"),
+        Numeric(name="rate", low=0, high=1, levels=8, format=".1f"),
+        Ordinal(name="rank", values=("low", "middle", "top")),
+        Categorical(name="town", values=("Ulm", "Bonn", "Kiel", "Trier"), missing="level"),
+        Categorical(name="trade", values=tuple(f"trade {n}" for n in range(10))),
+        Boolean(name="owner", missing="level"),
+    )
+    made = []
+    for feature in features:
+        own = family(feature)
+        every = list(product(*(range(largest + 1) for largest in own.largest)))
+        good = [codes for codes in every if not isinstance(own, Interval) or _is_interval(own, codes)]
+        at = feature.steps // 2
+        levels = [abs(level - at) * 3 if level <= feature.steps else 40 for level in range(feature.largest + 1)]
+        tables = own.tables(np.array(levels)) or []
+        made.append(
+            {
+                "feature": json.loads(json.dumps(Schema(features=(feature,)).to_builtins()))["feature"][0],
+                "largest": list(own.largest),
+                "sets": [[list(c), words(feature, own.members(c))] for c in good],
+                "refused": [list(c) for c in every if c not in good],
+                "costs": levels,
+                "tables": [table.tolist() for table in tables],
+                "every interval": any_interval(feature).tables(np.array(levels))[0].tolist() if feature.ordered else [],
+            }
+        )
+    return made
+
+
+def _is_interval(own: Interval, codes: tuple[int, ...]) -> bool:
+    try:
+        return bool(own.members(codes).any())
+    except WrongShape:
+        return False
 
 
 def issued(addresses: tuple[str, ...] = ADDRESSES, **changes: Any) -> SignedTerms:
@@ -400,12 +474,14 @@ class Recorded:
         return values
 
 
-def effects(number: int, *, k: int = 1, spread: float = 0.0, robust: int = 0, **parameters: Any) -> dict[str, Any]:
+def effects(
+    number: int, held: Database, *, k: int = 1, spread: float = 0.0, robust: int = 0, **parameters: Any
+) -> dict[str, Any]:
     """Return one conversation with real servers: everything it does, in order, what comes back, and what it comes to.
 
     If servers may lie, the third does: it adds one to the first number of its answer.
     """
-    held, signer = database(), issuer()
+    signer = issuer()
     deployment = Deployment.of(held.schema, record=held.record, k=k, **{"scheme": OPENED} | parameters)
     numbers = range(1, deployment.scheme.servers + 1)
     own = [SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n] * 32))) for n in numbers]
@@ -493,7 +569,13 @@ def make(ledgers: Path) -> dict[str, Any]:
         "sealed.json": sealed(),
         "joint.json": joint(),
         "conversation.json": {
-            name: effects(n, **parameters) for n, (name, parameters) in enumerate(CONVERSATIONS.items(), 11)
+            name: effects(n, database(), **parameters) for n, (name, parameters) in enumerate(CONVERSATIONS.items(), 11)
+        },
+        "regions.json": {
+            "sets": sets(),
+            "conversations": {
+                name: effects(n, regions(), **parameters) for n, (name, parameters) in enumerate(REGIONS.items(), 41)
+            },
         },
     }
 

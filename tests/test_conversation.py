@@ -1,4 +1,4 @@
-"""Recorded conversations, effect by effect: `vectors/conversation.json`. In `test_page.py` the page replays them."""
+"""Recorded conversations, effect by effect: those of `vectors/`. In `test_page.py` the page replays them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from counterveil.terms.agreement import Peer
 from counterveil.terms.published import deployment_of
 from counterveil.terms.wire import Manifest, SignedTerms
 
-FILE: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent.parent / "vectors" / "conversation.json").read_text("utf-8")
-)
+VECTORS = Path(__file__).parent.parent / "vectors"
+ROWS: dict[str, dict[str, Any]] = json.loads((VECTORS / "conversation.json").read_text("utf-8"))
+REGIONS: dict[str, Any] = json.loads((VECTORS / "regions.json").read_text("utf-8"))
+FILE: dict[str, dict[str, Any]] = ROWS | REGIONS["conversations"]
 SIZES = (1, 7, 2, 64, 3, 501, 5)  # of pieces
 
 Replies = Mapping[Line, bytes]
@@ -127,7 +128,9 @@ def as_recorded(case: dict[str, Any], seen: Seen) -> bool:
 
 
 def test_the_file_is_what_the_code_makes(tmp_path: Path) -> None:
-    assert json.loads(json.dumps(make_vectors.make(tmp_path)["conversation.json"])) == FILE
+    made = json.loads(json.dumps(make_vectors.make(tmp_path)))
+    assert made["conversation.json"] == ROWS
+    assert made["regions.json"] == REGIONS
 
 
 @cases

@@ -130,7 +130,7 @@ def test_a_model_a_function_or_a_column_says_who_is_accepted() -> None:
         ({}, {"model": lambda _: [False] * 6}, EmptyDatabase, "accepted: got none of 6 rows"),
         ({}, {"model": lambda _: [True]}, WrongShape, "model: got 1 verdicts, expected one for each of 6 rows"),
         ({}, {"model": 3}, WrongType, "model: got int, expected a classifier with predict, or a function"),
-        ({}, {"accepted": ACCEPTED, "record": "all"}, UnknownName, "record: got 'all', expected row or cell"),
+        ({}, {"accepted": ACCEPTED, "record": "all"}, UnknownName, "record: got 'all', expected row, cell or region"),
         ({}, {"accepted": ACCEPTED, "min_cell": 0}, OutOfRange, "min_cell: got 0, expected at least 1"),
         ({"income": [9000] * 6}, {"accepted": ACCEPTED}, OutOfRange, r"income\[0\]: got 9000.0, expected 0 to 5000"),
         ({"job": ["pilot"] * 6}, {"accepted": ACCEPTED}, UnknownValue, r"job\[0\]: got 'pilot'"),

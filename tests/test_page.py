@@ -18,8 +18,11 @@ from playwright.sync_api import Browser, Page
 from browser import answered, chromium, fill, new_page, opened
 from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local
 from counterveil.applicant.ask import compile_question
+from counterveil.applicant.explain import WayIn, explain
 from counterveil.crypto.keys import Issuer, fingerprint
-from counterveil.research.datasets import german_credit
+from counterveil.research.datasets import german_credit, german_credit_model
+from counterveil.schema.frames import Columns
+from counterveil.schema.layouts import decode
 from counterveil.terms import wire
 from counterveil.terms.tickets import mint
 from deployed import Deployed, deployed, garbage, noise, symbols
@@ -572,8 +575,10 @@ REPLAYED = """async ([name, C]) => {
     const seen = await played(begin(), carry);
     check(same(seen), `result, ${carry.name}`);
     for (const [i, record] of seen.records.entries()) {
-      const { codes } = schema.readRecord((await spir.unpackage(record)).slice(0, -64), terms.record);
-      check(wire.same(schema.features.map((f) => codes.get(f)), C.codes[i]), `record ${i}`);
+      const bytes = (await spir.unpackage(record)).slice(0, -64), { regions } = deployment;
+      const levels = (codes) => schema.features.map((f) => codes.get(f));
+      const codes = regions ? regions.read(bytes).codes : levels(schema.readRecord(bytes, terms.record).codes);
+      check(wire.same(codes, C.codes[i]), `record ${i}`);
     }
   }
   const attempt = {}; // what broke off is sent again, byte for byte, and nothing is drawn for that
@@ -620,15 +625,104 @@ REPLAYED = """async ([name, C]) => {
 
 
 def test_the_page_has_the_conversations_that_python_has(browser: Browser, credit: Service) -> None:
-    """Every effect of `vectors/conversation.json`, which `test_conversation.py` replays in Python."""
+    """Every effect of `conversation.json` and `regions.json`, which `test_conversation.py` replays in Python."""
     page = opened(browser, credit.urls[0], credit.urls)
     cases = json.loads((VECTORS / "conversation.json").read_text("utf-8"))
+    cases |= json.loads((VECTORS / "regions.json").read_text("utf-8"))["conversations"]
     failed = [each for case in cases.items() for each in page.evaluate(REPLAYED, case)]
     cases["differences"]["events"][0]["hex"] = "00"
     control = page.evaluate(REPLAYED, ("differences", cases["differences"]))
     page.close()
     assert failed == []
     assert "differences: effects, whole" in control
+
+
+SETS = """async (cases) => {
+  const { Feature } = await import("/web/schema.js"), { Regions, words } = await import("/web/boxes.js");
+  const failed = [];
+  let count = 0;
+  const check = (right, what) => { count++; if (!right) failed.push(what); };
+  for (const c of cases) {
+    const feature = new Feature(c.feature), costs = c.costs.map(BigInt), schema = { costed: [feature] };
+    const regions = new Regions(schema, false), text = (tables) => JSON.stringify(tables.map((t) => t.map(Number)));
+    const record = (codes) => {
+      const view = new DataView(new ArrayBuffer(2 * codes.length));
+      codes.forEach((code, i) => view.setUint16(2 * i, code, true));
+      return new Uint8Array(view.buffer);
+    };
+    for (const [codes, said] of c.sets) {
+      const found = words(feature, regions.read(record(codes)).members[0]);
+      check(found === said, `${feature.name} ${codes}: ${found}, not ${said}`);
+    }
+    for (const codes of [...c.refused, c.largest.map((code) => code + 1)]) {
+      let refused = false;
+      try { regions.read(record(codes)); } catch { refused = true; }
+      check(refused, `${feature.name} ${codes}`);
+    }
+    check(text(regions.tables([costs])) === JSON.stringify(c.tables), `${feature.name}: tables`);
+    const every = c["every interval"];
+    if (every.length) check(text(new Regions(schema, true).tables([costs])) === JSON.stringify([every]), feature.name);
+  }
+  return [failed, count];
+}"""
+
+
+def test_the_page_has_the_sets_that_python_has(browser: Browser, credit: Service) -> None:
+    """The codes, words and costs of sets in `regions.json`, which `test_regions.py` holds Python to."""
+    page = opened(browser, credit.urls[0], credit.urls)
+    failed, count = page.evaluate(SETS, json.loads((VECTORS / "regions.json").read_text("utf-8"))["sets"])
+    page.close()
+    assert failed == []
+    assert count > 200
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, list[dict[str, Any]]]]:
+    """Regions around few people, so that they are found fast, and people whom the model rejects."""
+    frame, schema = german_credit()
+    people, model = Columns(frame), german_credit_model()
+    some = people.rows(np.arange(people.count) < 120)
+    database = Database.build(some, schema, model, "good", record="region", clamp=True)
+    rejected = people.rows(model.predict(people.select(schema.names)) == "bad").people()
+    asking = [{name: person[name] for name in schema.names} for person in rejected[:3]]
+    with running(tmp_path_factory.mktemp("regions"), database, 2) as service:
+        yield service, asking
+
+
+def ways_in(database: Database, person: dict[str, Any], wishes: dict[str, Any]) -> list[WayIn]:
+    """Return the ways into all regions that are nearest, by a search in the clear: several may cost the same."""
+    deployment = local(database).deployment
+    layout = deployment.tariff.layout
+    _, costs = compile_question(deployment, deployment.schema.codes(person), Preferences.of(wishes))
+    records = [decode(database.schema, "region", record.tobytes()) for record in database.records]
+    paid = [sum(costs.of(layout.nearest(costs, record))) for record in records]
+    nearest = [record for record, cost in zip(records, paid, strict=True) if cost == min(paid)]
+    found = [explain(deployment, costs, person, [record]) for record in nearest]
+    return [each for each in found if isinstance(each, WayIn)]
+
+
+@pytest.mark.parametrize("wishes", [{}, {"metric": "fewest"}, {"immutable": ["age"]}])
+def test_the_way_into_a_region_is_pythons(
+    browser: Browser, regions: tuple[Service, list[dict[str, Any]]], wishes: dict[str, Any]
+) -> None:
+    service, asking = regions
+    for person in asking:
+        page = opened(browser, service.urls[0], service.urls, ticket=ticket(service), person=person)
+        if "immutable" in wishes:
+            wish(page, "age", change="locked")
+        page.locator("#fewest").set_checked("metric" in wishes)
+        sentence = answered(page)["sentence"]
+        assert sentence.endswith("; everything else may stay as it is.")
+        (expected,) = [way for way in ways_in(service.database, person, wishes) if way.text() == sentence][:1]
+        assert expected.certificate is not None
+        assert page.inner_text("#certificate") == expected.certificate.text()
+        assert page.locator(".track .now").count() == len(expected.changes)
+        shown = dict(
+            zip(page.locator("tbody th").all_inner_texts(), page.locator("td.after").all_inner_texts(), strict=True)
+        )
+        assert shown == {each.feature.title: each.accepted() for each in expected.changes}
+        assert "one region with each ticket" in page.inner_text("#lasts")
+        page.close()
 
 
 MANIFESTS = """async ({ manifests, issuer, operators, addresses }) => {

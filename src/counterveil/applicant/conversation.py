@@ -263,8 +263,8 @@ class Conversation:
         fetches = self.scheme.protocol.fetches
         if fetches and not seen.positions:
             raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
-        records, costed = self._signed(seen, sign), self.deployment.schema.costed
-        paid = [sum(costs.of(record.codes[costed])) for record in records]
+        records, layout = self._signed(seen, sign), self.deployment.tariff.layout
+        paid = [sum(costs.of(layout.nearest(costs, record))) for record in records]
         if not self.scheme.reveal.fits(self.scheme.field, seen.revealed, seen.positions, np.array(paid)):
             raise Tampered("the record is not the row that the answers promised: a server lied; not shown")
         return [int(each) for each in paid], records

@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals as nw
+import numpy as np
+from msgspec import to_builtins
 
+from ..schema.boxes import Members, words
 from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
 from ..schema.layouts import Record
 from ..terms.deployment import Deployment
+from ..terms.parameters import Certificate
 
+_STAYS = "everything else may stay as it is"
 _WORDS = {
     "immutable": "must stay as it is",
     "ranges": "must lie in a range",
@@ -38,8 +43,50 @@ class Change:
     def text(self) -> str:
         """Describe the change in words: "raise savings from 1,000 € to 5,000 €"."""
         verb = {1: "raise", -1: "lower", 0: "change"}[self.direction]
-        before, after = self.feature.show(self.before), self.feature.show(self.after)
-        return f"{verb} {self.feature.title} from {before} to {after}"
+        return f"{verb} {self.feature.title} from {self.feature.show(self.before)} to {self.accepted()}"
+
+    def accepted(self) -> str:
+        """Say what would be accepted: "5,000 €"."""
+        return self.feature.show(self.after)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON."""
+        return {
+            "feature": self.feature.name,
+            "label": self.feature.title,
+            "from": self.before,
+            "to": self.after,
+            "from_text": self.feature.show(self.before),
+            "to_text": self.accepted(),
+            "cost": self.cost,
+            "share": self.share,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Condition(Change):
+    """One condition of a region that does not hold yet; `after` is the value in the region that costs the least."""
+
+    inside: str  # which values are in the region, in words
+    members: Members  # and which levels
+
+    def text(self) -> str:
+        """Describe the condition in words: "savings at least 500 DM"."""
+        return f"{self.feature.title} {self.inside}"
+
+    def accepted(self) -> str:
+        """Say what would be accepted: "at least 500 DM"."""
+        return self.inside
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON; an ordered feature has the ends of its interval."""
+        there = np.flatnonzero(self.members[: self.feature.steps + 1]).tolist()
+        values = [self.feature.value(level) for level in there]
+        inside: dict[str, Any] = {"values": values}
+        if self.feature.ordered:
+            inside = {"lowest": values[0] if values else None, "highest": values[-1] if values else None}
+        missing = bool(self.members[self.feature.steps + 1 :].any())
+        return super().to_dict() | {"inside": inside | {"missing": missing}}
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,19 +122,7 @@ class Counterfactual:
             "feasible": True,
             "text": self.text(),
             "cost": self.cost,
-            "changes": [
-                {
-                    "feature": change.feature.name,
-                    "label": change.feature.title,
-                    "from": change.before,
-                    "to": change.after,
-                    "from_text": change.feature.show(change.before),
-                    "to_text": change.feature.show(change.after),
-                    "cost": change.cost,
-                    "share": change.share,
-                }
-                for change in self.changes
-            ],
+            "changes": [change.to_dict() for change in self.changes],
             "unchanged": [feature.name for feature in self.unchanged],
             "values": self.values,
             "record": self.record,
@@ -100,7 +135,7 @@ class Counterfactual:
         columns: dict[str, list[Any]] = {
             "feature": [c.feature.name for c in self.changes],
             "from": [c.feature.show(c.before) for c in self.changes],
-            "to": [c.feature.show(c.after) for c in self.changes],
+            "to": [c.accepted() for c in self.changes],
             "cost": [c.cost for c in self.changes],
             "share": [c.share for c in self.changes],
         }
@@ -112,18 +147,65 @@ class Counterfactual:
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><th>{html.escape(c.feature.title)}</th><td>{html.escape(c.feature.show(c.before))}</td>"
-            f"<td>→ <b>{html.escape(c.feature.show(c.after))}</b></td><td>{c.share:.0%}</td></tr>"
+            f"<td>→ <b>{html.escape(c.accepted())}</b></td><td>{c.share:.0%}</td></tr>"
             for c in self.changes
         )
         head = "<tr><th>feature</th><th>now</th><th>accepted at</th><th>share of the cost</th></tr>"
-        same = html.escape(", ".join(feature.title for feature in self.unchanged) or "nothing")
-        return f"<p>{html.escape(self.text())}</p><table>{head}{rows}</table><p>Unchanged: {same}.</p>"
+        below = html.escape(self.caption())
+        return f"<p>{html.escape(self.text())}</p><table>{head}{rows}</table><p>{below}</p>"
+
+    def caption(self) -> str:
+        """Say what stays as it is."""
+        return f"Unchanged: {', '.join(feature.title for feature in self.unchanged) or 'nothing'}."
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw every change, from before to after, on its feature's range, and return the axes; needs matplotlib."""
+        """Draw every change, from before to after, on its feature's range, and return the axes; needs matplotlib.
+
+        Of a region, the values inside are drawn too.
+        """
         from .drawing import draw
 
-        return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax)
+        return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax, self.note())
+
+    def note(self) -> str:
+        """Say what a drawing of the changes does not show."""
+        return ""
+
+
+@dataclass(frozen=True, repr=False)
+class WayIn(Counterfactual):
+    """The nearest region in which everybody is accepted, as the conditions that do not hold yet.
+
+    Whoever meets these conditions, and changes nothing else, is in the region.
+    """
+
+    certificate: Certificate | None = None  # how certain that is, and which model decides
+
+    def __repr__(self) -> str:
+        return f"WayIn({len(self.changes)} conditions, cost {self.cost:.4g})"
+
+    def text(self) -> str:
+        """Describe all conditions in one sentence."""
+        if not self.changes:
+            return "You are in a region in which everybody is accepted."
+        said = [condition.text() for condition in self.changes]
+        sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
+        return sentence[0].upper() + sentence[1:] + (f"; {_STAYS}." if self.unchanged else ".")
+
+    __str__ = text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON, with what is certain and of which model."""
+        said = self.certificate
+        certificate = {"certificate": to_builtins(said) | {"text": said.text()}} if said else {}
+        return super().to_dict() | certificate
+
+    def caption(self) -> str:
+        """Say what may stay as it is, what is certain, and which model decides."""
+        stays = [f"{_STAYS[0].upper()}{_STAYS[1:]}."] if self.unchanged else []
+        return " ".join(stays + ([self.certificate.text()] if self.certificate else []))
+
+    note = caption
 
 
 @dataclass(frozen=True)
@@ -146,6 +228,7 @@ class NoCounterfactual:
     violated: tuple[Feature, ...]  # the features whose constraints the nearest row breaks
     hopeless: bool  # whether relaxing the constraints of one feature certainly does not help
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
+    regions: bool = False  # whether there are regions instead of rows
 
     feasible = False
 
@@ -154,7 +237,8 @@ class NoCounterfactual:
 
     def text(self) -> str:
         """Say that no row satisfies the constraints, and what would help."""
-        text = "No accepted row satisfies your constraints."
+        what = "way into a region in which everybody is accepted" if self.regions else "accepted row"
+        text = f"No {what} satisfies your constraints."
         if self.advice:
             return f"{text} Relaxing this one would help: {self.advice[0].text()}."
         only = " Relaxing a single one would not help." if self.hopeless else ""
@@ -191,7 +275,7 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     all rows, so relaxing one feature cannot help.
     """
     features = {feature.name: feature for feature in costs.features}
-    broken = [costs.violated(record.codes[deployment.schema.costed]) for record in records]
+    broken = [costs.violated(deployment.tariff.layout.nearest(costs, record)) for record in records]
     verdicts = zip(records, broken, strict=True)
     found = [_counterfactual(deployment, costs, person, record) for record, violated in verdicts if not violated]
     if found:
@@ -203,31 +287,53 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
         tuple(advice),
         tuple(features[name] for name in fewest),
         hopeless=deployment.scheme.form.forbids_evenly and not advice,
+        regions=deployment.tariff.layout.regions,
     )
 
 
 def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Value], record: Record) -> Counterfactual:
-    unit, codes = deployment.unit, record.codes[deployment.schema.costed]
-    values = deployment.schema.values(record.codes)
-    each = costs.of(codes)
-    total = sum(each)
+    unit, layout = deployment.unit, deployment.tariff.layout
+    codes = layout.nearest(costs, record)
+    values = {} if layout.regions else deployment.schema.values(record.codes)
+    each = costs.shown(codes, unit)
+    total = costs.price(codes, unit)
     changed = sum(cost for own, code, cost in zip(costs.own, codes, each, strict=True) if own != code)
-    changes, unchanged = [], []
-    for feature, own, code, cost in zip(costs.features, costs.own.tolist(), codes.tolist(), each, strict=True):
-        if own == code:
+    sets = layout.members(record.codes) if layout.regions else None
+    changes: list[Change] = []
+    unchanged = []
+    for j, (feature, own, code, cost) in enumerate(
+        zip(costs.features, costs.own.tolist(), codes.tolist(), each, strict=True)
+    ):
+        values[feature.name] = feature.value(code)
+        beyond = _beyond(feature, person[feature.name]) if sets else ""
+        if own == code and not beyond:
             unchanged.append(feature)
             values[feature.name] = person[feature.name]
             continue
         ordered = max(own, code) <= feature.steps and isinstance(feature, Numeric | Ordinal) and feature.ordered
-        changes.append(
-            Change(
-                feature=feature,
-                before=person[feature.name],
-                after=values[feature.name],
-                direction=(1 if code > own else -1) if ordered else 0,
-                cost=cost / unit,
-                share=cost / changed if changed else 0.0,
-            )
-        )
+        about: dict[str, Any] = {
+            "feature": feature,
+            "before": person[feature.name],
+            "after": values[feature.name],
+            "direction": (1 if code > own else -1) if ordered else 0,
+            "cost": cost,
+            "share": cost / changed if changed else 0.0,
+        }
+        if sets is None:
+            changes.append(Change(**about))
+        else:
+            inside = words(feature, sets[j])
+            changes.append(Condition(**about, inside=beyond if own == code else inside, members=sets[j]))
     changes.sort(key=lambda change: -change.cost)
-    return Counterfactual(tuple(changes), tuple(unchanged), values, record.values, total / unit)
+    parts = (tuple(changes), tuple(unchanged), values, record.values, total)
+    return WayIn(*parts, certificate=deployment.certificate) if layout.regions else Counterfactual(*parts)
+
+
+def _beyond(feature: Feature, value: Value) -> str:
+    """Say which bound of the schema a person's own value lies beyond: nothing is certified there."""
+    if isinstance(feature, Numeric) and isinstance(value, int | float):
+        if value > feature.high:
+            return f"at most {feature.show(feature.high)}"
+        if value < feature.low:
+            return f"at least {feature.show(feature.low)}"
+    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich import box
@@ -18,7 +18,7 @@ from ..applicant.client import Client
 from ..applicant.explain import Counterfactual, Explanation
 from ..errors import Tampered, TooManyLiars, WrongType
 from ..schema.features import Feature, Numeric
-from ..schema.preferences import Preferences
+from ..schema.preferences import Metric, Preferences
 from ..schema.schema import Schema
 from ..terms import wire
 from ..terms.agreement import Peer
@@ -58,7 +58,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--forbid", multiple=True, metavar="FEATURE=VALUE", help="This feature must not get this value. Repeatable."
 )
-@click.option("--metric", type=click.Choice(["l2", "l1", "mad", "heom"]), help="How the cost of a change is measured.")
+@click.option("--metric", type=click.Choice(get_args(Metric)), help="How the cost of a change is measured.")
 @click.option("--spread", default=0.0, help="If several rows come back, how much more each must cost than the last.")
 @click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
 @click.option("--robust", default=0, help="Open mode: how many wrong answers to correct; each needs two more servers.")
@@ -188,9 +188,9 @@ def show(console: Console, found: Explanation) -> None:
             for heading in ("feature", "now", "accepted at", "share of the cost"):
                 grid.add_column(heading, justify="right" if heading == "share of the cost" else "left")
             for change in each.changes:
-                before, after = (escape(change.feature.show(value)) for value in (change.before, change.after))
+                before, after = escape(change.feature.show(change.before)), escape(change.accepted())
                 grid.add_row(escape(change.feature.title), before, f"[bold]{after}[/bold]", f"{change.share:.0%}")
-            grid.caption = f"Unchanged: {escape(', '.join(f.title for f in each.unchanged) or 'nothing')}."
+            grid.caption = escape(each.caption())
             console.print(grid)
     console.print(escape(found.text()))
     if found.liars:

@@ -7,10 +7,9 @@ import ssl
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
@@ -21,8 +20,10 @@ from ..crypto.keys import Issuer, SigningKey, bind_common, read_common
 from ..crypto.randomness import key_id
 from ..errors import InvalidKey, MissingPackage, UnknownName, WrongType
 from ..institution.database import Database
-from ..research.leakage import clear_costs, estimate, populations, simulation
+from ..institution.regions import Thresholded, load_model
+from ..research.leakage import clear_costs, estimate, populations, simulation, some_people
 from ..schema.frames import Columns, as_label
+from ..schema.layouts import RecordKind
 from ..schema.schema import Schema
 from ..service.dashboard import Operator, read_token
 from ..service.epochs import check_holdings
@@ -67,13 +68,33 @@ def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: in
 @click.option("--schema", "schema_file", type=_PATH, required=True, help="The schema file.")
 @click.option(
     "--accepted",
-    required=True,
     metavar="COLUMN[=VALUE]",
-    help="The column of verdicts, and the value that means accepted.",
+    help="The column of verdicts, and the value that means accepted; or with --model the class, 1 or 0.",
 )
+@click.option(
+    "--model",
+    "model_file",
+    type=_PATH,
+    help="The model that decides, instead of a column: XGBoost's .json or .ubj, LightGBM's .txt, or .onnx.",
+)
+@click.option("--threshold", type=float, help="Accept whose score by --model is above this, instead of the usual.")
 @click.option("-o", "--output", type=_PATH, required=True, help="The bundle to write.")
 @click.option(
-    "--record", type=click.Choice(["row", "cell"]), default="row", show_default=True, help="What a record holds."
+    "--record",
+    type=click.Choice(get_args(RecordKind)),
+    default="row",
+    show_default=True,
+    help="What a record holds: a row, its levels alone, or a region in which the model accepts everybody.",
+)
+@click.option("--regions", type=click.IntRange(1), help="Keep only this many regions, those that help people the most.")
+@click.option(
+    "--min-people", default=1, show_default=True, help="Keep only regions that hold at least this many accepted people."
+)
+@click.option(
+    "--points",
+    default=0,
+    show_default=True,
+    help="If the model cannot be certified, try this many points in each region, which is then not called certified.",
 )
 @click.option(
     "--min-cell", default=1, show_default=True, help="Keep only cells that at least this many people share; needs cell."
@@ -83,28 +104,55 @@ def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: in
 def build(
     frame: Path,
     schema_file: Path,
-    accepted: str,
+    accepted: str | None,
+    model_file: Path | None,
+    threshold: float | None,
     output: Path,
     record: Any,
+    regions: int | None,
+    min_people: int,
+    points: int,
     min_cell: int,
     clamp: bool,
     key: Path | None,
 ) -> None:
-    """Build a bundle from the accepted rows of FRAME, a CSV or Parquet file."""
+    """Build a bundle from the accepted rows of FRAME, a CSV or Parquet file, or from regions of a model."""
     issuer = Issuer.load(key) if key else None
+    model, label = _decides(model_file, threshold, accepted)
     built = Database.build(
         frame,
         Schema.load(schema_file),
-        accepted=as_label(accepted),
+        model,
+        label,
         record=record,
         min_cell=min_cell,
+        min_people=min_people,
+        most_regions=regions,
+        points=points,
         clamp=clamp,
         progress=Console().is_terminal,
     )
     if issuer:
         built = built.sign(issuer, progress=Console().is_terminal)
     built.save(output)
-    click.echo(f"{output}: {built.counts.rows:,} rows of {built.counts.accepted:,} accepted people.")
+    rows = "regions, from" if built.certificate else "rows of"
+    click.echo(f"{output}: {built.counts.rows:,} {rows} {built.counts.accepted:,} accepted people.")
+    if built.certificate:
+        click.echo(f"Applicants are told: {built.certificate.text()}")
+
+
+def _decides(model_file: Path | None, threshold: float | None, accepted: str | None) -> tuple[Any, Any]:
+    """Return the model that decides, or none, and the label or column that means accepted."""
+    if model_file is None:
+        if threshold is not None:
+            raise WrongType("--threshold", got="no --model", expected="the model whose score is compared")
+        if accepted is None:
+            raise WrongType("--accepted", got="no column and no --model", expected="one of them")
+        return None, as_label(accepted)
+    if accepted not in (None, "0", "1"):
+        raise WrongType("--accepted", got=repr(accepted), expected="1 or 0, a class of --model")
+    model, label = load_model(model_file), None if accepted is None else int(accepted)
+    return (model, label) if threshold is None else (Thresholded(model, threshold, label), None)
 
 
 @click.command()
@@ -112,16 +160,19 @@ def build(
 def inspect(bundle: Path) -> None:
     """Check BUNDLE and show what it holds."""
     database = Database.open(bundle)
-    counts = database.counts
+    counts, certificate = database.counts, database.certificate
+    what = "regions" if certificate else "rows"
     for name, value in (
         ("digest", database.digest),
         ("people seen", f"{counts.seen:,}"),
         ("accepted", f"{counts.accepted:,}"),
-        (f"in cells of fewer than {database.min_cell}", f"{counts.too_rare:,}"),
-        ("duplicates dropped", f"{counts.duplicates:,}"),
-        ("rows served", f"{counts.rows:,}"),
+        (f"{'regions' if certificate else 'in cells'} of fewer than {database.min_cell}", f"{counts.too_rare:,}"),
+        ("inside other regions" if certificate else "duplicates dropped", f"{counts.duplicates:,}"),
+        (f"{what} served", f"{counts.rows:,}"),
         ("a record is", f"a {database.record} of {database.records.shape[1]} bytes"),
         ("signed by", database.signer.hex() or "nobody: not for servers"),
+        ("costs, by default", Deployment.serving(database).measure()),
+        *([("the model", certificate.model), ("which means", certificate.text())] if certificate else []),
     ):
         click.echo(f"{name:<27}{value}")
     grid = Grid(title="Features")
@@ -291,6 +342,6 @@ def _bits(database: Database, deployment: Deployment) -> float:
     if count > _MOST_MEASURED:
         return reveal.capacity(deployment.scheme.field, count)
     generator = simulation(1)
-    own = database.codes[generator.integers(0, count, 5)].astype(np.int64)
+    own = some_people(deployment, database.codes, 5, generator)
     cases = populations(clear_costs(deployment, database.codes, each) for each in own)
     return estimate(reveal, cases, count, samples=10, generator=generator).bits

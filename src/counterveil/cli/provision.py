@@ -158,6 +158,7 @@ def terms(
     signed = sign_terms(made, [url for url, _ in servers], issuer)
     write_terms(output, signed)
     click.echo(f"{output}: {deployment.says(len(database.codes))}; {deployment.lasts()}.")
+    click.echo(f"costs: {deployment.measure()}")
     for number, (url, key_) in enumerate(zip(signed.addresses, made.keys, strict=True), start=1):
         click.echo(f"server {number}: {url}, key {fingerprint(bytes.fromhex(key_))}")
     if made.dealer:

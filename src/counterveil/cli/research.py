@@ -24,7 +24,7 @@ from ..research import attacks, experiments, plots
 from ..research.advice import Option, write_choice
 from ..research.advice import advise as take_advice
 from ..research.experiments import Claim
-from ..research.leakage import Leakage, clear_costs, estimate, populations, simulation
+from ..research.leakage import Leakage, clear_costs, estimate, populations, simulation, some_people
 from ..research.oracles import Asking
 from ..schema.frames import Columns, as_label
 from ..schema.schema import Schema
@@ -175,8 +175,10 @@ def leakage(
     generator = simulation(seed)
     deployment = Deployment.serving(database, linked=True)
     rows = deployment.rows(database.codes).astype(np.int64)
-    codes = _applicants(Columns(people), database.schema) if people else database.codes
-    own = codes[generator.choice(len(codes), min(applicants, len(codes)), replace=False)].astype(np.int64)
+    own = some_people(deployment, database.codes, applicants, generator)
+    if people:
+        codes = _applicants(Columns(people), database.schema)
+        own = codes[generator.choice(len(codes), min(applicants, len(codes)), replace=False)].astype(np.int64)
     cases = populations(clear_costs(deployment, database.codes, each) for each in own)
     rungs = [
         (reveal, made) for reveal in _rungs(d_mins) for how in PROTOCOLS if (made := _with(deployment, reveal, how))
@@ -212,9 +214,10 @@ def leakage(
         known = "a row a ticket" if tickets is None else f"{tickets} tickets"
         grid.add_row(_called(made.scheme), bits, interval, f"{leaked.bits / len(rows):.2f}", f"{most:,.0f}", known)
     console.print(grid)
+    whose = "" if database.certificate else " that was somebody's"
     console.print(
         f"All rows together are {whole:,.0f} bits. The record that comes with every answer tells {record:.1f} of them, "
-        f"and the {database.records.shape[1]} bytes of a {database.record} that was somebody's."
+        f"and the {database.records.shape[1]} bytes of a {database.record}{whose}."
     )
     console.print(
         "'Crafted, at most': the most bits that the answer to any question can hold. 'Known attack': this many tickets "

@@ -23,8 +23,9 @@ from ..algebra.arrays import Bytes, Codes
 from ..crypto.keys import SIGNATURE_BYTES
 from ..crypto.randomness import KEY_BYTES
 from ..errors import InvalidBundle, InvalidInput
-from ..schema.layouts import RecordKind, layout
+from ..schema.layouts import Layout, RecordKind, layout
 from ..schema.schema import Schema
+from ..terms.parameters import Certificate
 
 _MAGIC = b"COUNTERVEIL BUNDLE 2\n"
 _ALIGN = 4096
@@ -36,8 +37,8 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     seen: int
     accepted: int
-    too_rare: int  # accepted people in cells that fewer than `min_cell` of them share
-    duplicates: int
+    too_rare: int  # accepted people in cells that fewer than `min_cell` of them share; or regions that hold fewer
+    duplicates: int  # accepted people in the cell of another; or regions inside another
     rows: int
 
 
@@ -60,6 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blind: str = ""  # a value that only the issuer can compute: the digest confirms no guess at the rows
     digest: str = ""
     packed: str = ""  # the SHA-256 of the packages of records and signatures; made after the digest
+    certificate: Certificate | msgspec.UnsetType = msgspec.UNSET  # of regions; absent where there are none
 
 
 class Bundle(NamedTuple):
@@ -149,7 +151,7 @@ def _parse(data: Bytes) -> Bundle:
     if end != data.size:
         raise InvalidBundle("end", got=f"{data.size - end} bytes more", expected="nothing after the records")
     codes, served = arrays
-    if (codes.max(axis=0) > [f.largest for f in schema.features]).any():
+    if (codes.max(axis=0) > Layout(schema, manifest.record).held).any():
         raise InvalidBundle("codes", got="a level beyond its feature's", expected="the levels of the schema")
     return Bundle(manifest, schema, codes, served)
 
@@ -166,27 +168,30 @@ def _served(manifest: Manifest) -> _Array:
 def _check_manifest(manifest: Manifest, schema: Schema) -> None:
     """Refuse a manifest whose parts do not fit each other, before it is used."""
     rows, width = manifest.counts.rows, layout(schema, manifest.record).itemsize
+    columns = len(Layout(schema, manifest.record).held)
     about = (manifest.codes.shape, manifest.records.shape, manifest.codes.dtype, manifest.records.dtype)
     if (
         rows < 1
-        or about[:2] != ((rows, len(schema.features)), (rows, width))
-        or about[2:] != (narrow(schema).str, "|u1")
+        or about[:2] != ((rows, columns), (rows, width))
+        or about[2:] != (narrow(schema, manifest.record).str, "|u1")
     ):
         raise InvalidBundle("arrays", got=f"{about}", expected=f"{rows} rows of the schema's shape")
     lengths = {len(value) for value in (manifest.signer, manifest.blind, manifest.packed)}
     if lengths not in ({0}, {64}) or not _is_hex(manifest.signer + manifest.blind):
         raise InvalidBundle("signer", got="something else", expected="a key of 32 bytes in hexadecimal, or nothing")
-    if manifest.min_cell < 1 or (manifest.min_cell > 1 and manifest.record != "cell"):
+    if manifest.min_cell < 1 or (manifest.min_cell > 1 and manifest.record == "row"):
         raise InvalidBundle("min_cell", got=f"{manifest.min_cell} for a {manifest.record}", expected="1, or cells")
+    if (manifest.certificate is msgspec.UNSET) == (manifest.record == "region"):
+        raise InvalidBundle("certificate", got=f"one of {manifest.record}s, or none", expected="one for regions alone")
 
 
 def _is_hex(text: str) -> bool:
     return set(text) <= set("0123456789abcdef")
 
 
-def narrow(schema: Schema) -> np.dtype[Any]:
-    """Return the narrowest type that holds every code of a schema."""
-    return np.min_scalar_type(max(f.largest for f in schema.features)).newbyteorder("<")
+def narrow(schema: Schema, kind: RecordKind) -> np.dtype[Any]:
+    """Return the narrowest type that holds every code of a database."""
+    return np.min_scalar_type(max(Layout(schema, kind).held)).newbyteorder("<")
 
 
 def to_json(value: Any) -> bytes:

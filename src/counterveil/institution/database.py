@@ -11,7 +11,9 @@ compute.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +30,10 @@ from ..errors import EmptyDatabase, InvalidInput, UnknownName, WrongType
 from ..schema.frames import Columns
 from ..schema.layouts import RecordKind, encode, layout
 from ..schema.schema import Schema
+from ..terms.parameters import Certificate
 from . import bundle
 from .bundle import Counts
+from .regions import Regions, find_regions
 from .verdicts import accepted_rows
 
 _CHUNK = 65_536  # rows quantised at a time
@@ -48,12 +52,13 @@ class Database:
 
     schema: Schema
     record: RecordKind
-    min_cell: int
+    min_cell: int  # accepted people who share each cell, or whom each region holds, at least
     counts: Counts
-    codes: Codes  # (M, features): the level of every feature, record-only ones included
+    codes: Codes  # (M, columns): the level of every feature, record-only ones included; or the codes of regions
     served: Bytes  # (M, length): records; where the database is signed, packages of records and their signatures
     signer: bytes = b""
     blind: bytes = b""
+    certificate: Certificate | None = None  # what is certain of regions, and of which model
     source: Vector | None = None  # where each row stood in the frame; known to the builder alone
     _known_digest: str = ""  # the digest, where it is known already
     _known_packed: str = ""  # the SHA-256 of the packages, where it is known already
@@ -71,6 +76,9 @@ class Database:
         *,
         record: RecordKind = "row",
         min_cell: int = 1,
+        min_people: int = 1,
+        most_regions: int | None = None,
+        points: int = 0,
         clamp: bool = False,
         progress: bool = False,
     ) -> Database:
@@ -83,24 +91,50 @@ class Database:
         model : a scikit-learn-style classifier (`predict`) or a function of the frame that says who is accepted.
         accepted : without a model, a column that says so, or a pair of column and value; with a model, the label it
             predicts for accepted people (by default True or 1).
-        record : serve the ``"row"`` itself, or only the ``"cell"`` of levels it falls into.
+        record : serve the ``"row"`` itself, only the ``"cell"`` of levels it falls into, or each ``"region"`` in which
+            the model certainly accepts everybody; regions need a model that can be certified.
         min_cell : serve only cells that at least this many accepted people share over all columns of the record; more
             than 1 needs ``record="cell"``, and guards against linking an explanation to a person.
+        min_people : serve only regions that hold at least so many accepted people.
+        most_regions : serve only so many regions, those that help the rejected people of the frame the most.
+        points : if the model cannot be certified, sample so many points in each region; such regions are never called
+            certified. 0 refuses the model.
         clamp : pull values beyond the schema's range to its ends instead of refusing them.
         progress : show a progress bar.
         """
         if not isinstance(schema, Schema):
             raise WrongType("schema", got=type(schema).__name__, expected="a Schema; Schema.load reads one from a file")
         checks.integer("min_cell", min_cell, 1)
-        if record not in ("row", "cell"):
-            raise UnknownName("record", got=repr(record), expected="row or cell")
+        if record not in ("row", "cell", "region"):
+            raise UnknownName("record", got=repr(record), expected="row, cell or region")
         if min_cell > 1 and record != "cell":
             raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
+        if record != "region" and (min_people != 1 or most_regions is not None or points):
+            got = f"{record}s with min_people, most_regions or points"
+            raise WrongType("record", got=got, expected='record="region"')
+        if record == "region" and model is None:
+            raise WrongType("model", got="none", expected="the model that decides, since regions are certified by it")
         table = Columns(frame)
         table.select(schema.names)
         keep = accepted_rows(table, schema, model, accepted)
         if not keep.any():
             raise EmptyDatabase("accepted", got=f"none of {table.count} rows", expected="at least one")
+        if record == "region":
+            every = _quantise(table, schema, clamp, progress).astype(np.int64)
+            with _told(progress) as tell:
+                found = find_regions(
+                    model,
+                    table,
+                    schema,
+                    keep,
+                    every,
+                    label=accepted,
+                    min_people=min_people,
+                    most=most_regions,
+                    points=points,
+                    progress=tell,
+                )
+            return cls._of_regions(found, table, min_people, getattr(model, "digest", None) or found.digest)
         chosen = table.rows(keep)
         codes = _quantise(chosen, schema, clamp, progress)
         people = len(codes)
@@ -128,9 +162,29 @@ class Database:
             record=record,
             min_cell=min_cell,
             counts=counts,
-            codes=codes[first].astype(bundle.narrow(schema)),
+            codes=codes[first].astype(bundle.narrow(schema, record)),
             served=records,
             source=np.flatnonzero(keep)[first],
+        )
+
+    @classmethod
+    def _of_regions(cls, found: Regions, table: Columns, min_people: int, model: str) -> Database:
+        """Return the database of regions that were found, in the order of their codes."""
+        codes = np.unique(found.codes(), axis=0)
+        return cls(
+            schema=found.schema,
+            record="region",
+            min_cell=min_people,
+            counts=Counts(
+                seen=table.count,
+                accepted=found.accepted,
+                too_rare=found.too_rare,
+                duplicates=found.inside_others,
+                rows=len(codes),
+            ),
+            codes=codes.astype(bundle.narrow(found.schema, "region")),
+            served=encode(found.schema, "region", codes, table),
+            certificate=Certificate(model, found.sampled, math.ceil(1_000_000 * found.bound)),
         )
 
     @property
@@ -184,6 +238,7 @@ class Database:
             records=bundle.describe(self.records if records is None else records),
             signer=self.signer.hex(),
             blind=self.blind.hex(),
+            certificate=self.certificate or msgspec.UNSET,
         )
 
     def save(self, path: str | Path) -> None:
@@ -205,6 +260,7 @@ class Database:
             served=served,
             signer=bytes.fromhex(manifest.signer),
             blind=bytes.fromhex(manifest.blind),
+            certificate=manifest.certificate or None,
             _known_digest=manifest.digest,
             _known_packed=manifest.packed,
         )
@@ -228,6 +284,19 @@ def _chunks(table: Columns, schema: Schema) -> Iterator[tuple[int, Any, int]]:
     for j, name in enumerate(schema.names):
         column = table.column(name)
         yield from ((j, column, start) for start in range(0, table.count, _CHUNK))
+
+
+@contextmanager
+def _told(progress: bool) -> Iterator[Callable[[str, float], None] | None]:
+    """Give what shows a share of the work under a progress bar, if one is wanted; only then import rich."""
+    if not progress:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda doing, share: bar.update(task, description=doing, completed=share)
 
 
 def _watched(parts: Iterable[Any], doing: str, count: int, progress: bool) -> Iterable[Any]:

@@ -140,8 +140,8 @@ class Digits:
     """
 
     def __init__(self, deployment: Deployment, most: int, *, linked: bool = False) -> None:
-        self.schema, self.reveal = deployment.schema, deployment.scheme.reveal
-        self.levels = [f.largest + 1 for f in self.schema.cost_features]
+        self.layout, self.reveal = deployment.tariff.layout, deployment.scheme.reveal
+        self.levels = [largest + 1 for largest in self.layout.largest]
         # Whether the revealed costs are all shifted by one unknown number.
         self._shifted = self.reveal.differences or not isinstance(self.reveal, Opened)
         self._scale = (2 if self.reveal.differences else 1) * self.reveal.d_min if self.reveal.masked else 1
@@ -163,8 +163,8 @@ class Digits:
         seen = oracle.reveal(question)
         shown = _costs(scheme, seen, rows)
         if self._shifted:
-            tables = question.costs or []
-            own = sum(int(np.asarray(t)[seen.record[j]]) for t, j in zip(tables, self.schema.costed, strict=True))
+            codes = self.layout.columns(seen.record[None])[0]
+            own = sum(int(np.asarray(t)[code]) for t, code in zip(question.costs or [], codes, strict=True))
             shown = shown - shown[seen.position] + own + (self.reveal.d_min - 1)
         shown = shown // self._scale
         columns = []
@@ -230,12 +230,12 @@ def _linked(tickets: int, joined: dict[tuple[int, ...], dict[int, int]], keys: l
 
 def probing(oracle: Oracle, rows: Codes, *, tickets: int = 100, seed: int = 1) -> list[Point]:
     """Ask for random people and keep the records. Every reveal gives away that much."""
-    schema, generator = oracle.deployment.schema, np.random.default_rng(seed)
+    layout, generator = oracle.deployment.tariff.layout, np.random.default_rng(seed)
     found: set[bytes] = set()
     points = []
     for n in range(1, tickets + 1):
-        own = np.array([generator.integers(0, f.largest + 1) for f in schema.features], dtype=np.int64)
-        found.add(oracle.fetch(own)[schema.costed].astype(np.int64).tobytes())
+        own = np.array([generator.integers(0, f.largest + 1) for f in layout.schema.features], dtype=np.int64)
+        found.add(layout.columns(oracle.fetch(own)[None]).astype(np.int64).tobytes())
         if n in (1, 2, 5, tickets) or n % 10 == 0:
             points.append(Point(n, len(found) / len(rows), len(found) / len(rows)))
     return points
@@ -303,11 +303,12 @@ def attack_all(
     d_min = d_min or 4 * Tariff(database.schema, 1, 1).stretch
     for plan in track(list(_plans(d_min)), description="attacks", transient=True, disable=not progress):
         form, _ = pair_named(plan.scheme)
-        target = database if form_named(form).tabular else one_hot(database)
+        target = database if form_named(form).tabular or database.certificate else one_hot(database)
         try:
             deployment = Deployment.of(target.schema, scheme=plan.scheme, record=target.record, **plan.parameters)
         except NotOffered:
             continue  # this schema has no such deployment
+        deployment = replace(deployment, certificate=target.certificate)
         if plan.field is not None:
             deployment = replace(deployment, scheme=replace(deployment.scheme, field=Field(plan.field)))
         oracle = in_process(target, deployment)

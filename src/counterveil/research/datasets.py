@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from typing import Any
 
+from ..schema.features import Numeric
 from ..schema.frames import Columns
 from ..schema.schema import Schema
 
@@ -24,3 +25,21 @@ def german_credit() -> tuple[Any, Schema]:
         table = Columns(path)
     schema = Schema.from_toml((_DATA / "german_credit.toml").read_text(encoding="utf-8"), "german_credit.toml")
     return table.select(table.names), schema
+
+
+def german_credit_model() -> Any:
+    """Fit gradient boosting of scikit-learn on the raw values of all these applicants, and return the pipeline.
+
+    It says good or bad. It is for demonstrations: it rejects some of those on whom it was fitted.
+    """
+    from sklearn.compose import make_column_transformer
+    from sklearn.ensemble import GradientBoostingClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OrdinalEncoder
+
+    frame, schema = german_credit()
+    table = Columns(frame)
+    words = [feature.name for feature in schema.features if not isinstance(feature, Numeric)]
+    encoded = make_column_transformer((OrdinalEncoder(), words), remainder="passthrough")
+    model = make_pipeline(encoded, GradientBoostingClassifier(n_estimators=50, max_depth=2, random_state=0))
+    return model.fit(table.select(schema.names), table.column("credit"))

@@ -81,10 +81,19 @@ class Population:
         return int(self.counts.sum())
 
 
+def some_people(deployment: Deployment, codes: Codes | Vector, count: int, generator: np.random.Generator) -> Vector:
+    """Return the codes of people who might ask: some of these rows; or, since regions are nobody, people anywhere."""
+    levels = [feature.largest + 1 for feature in deployment.schema.features]
+    if deployment.tariff.layout.regions:
+        return generator.integers(0, levels, (count, len(levels)))
+    return codes[generator.choice(len(codes), min(count, len(codes)), replace=False)].astype(np.int64)
+
+
 def clear_costs(deployment: Deployment, codes: Codes | Vector, own: Vector) -> Vector:
     """Return the cost of every row, without cryptography, for a person with these codes and no preferences."""
     _, costs = compile_question(deployment, own, Preferences())
-    columns = [table[codes[:, j]] for table, j in zip(costs.tables, deployment.schema.costed, strict=True)]
+    layout = deployment.tariff.layout
+    columns = [table[column] for table, column in zip(layout.tables(costs), layout.columns(codes).T, strict=True)]
     return np.asarray(np.stack(columns).sum(axis=0), dtype=np.int64)
 
 

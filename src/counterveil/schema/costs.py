@@ -30,10 +30,21 @@ class Costs:
     tables: list[Vector]
     allowed: list[dict[str, NDArray[np.bool_]]]  # for each feature, what each of its constraints allows
     weights: list[int]  # for each feature, how reluctant the applicant is to change it
+    exact: list[NDArray[np.float64]] | None = None  # costs before rounding, in whole ranges, if `tables` are coarse
 
     def of(self, codes: Sequence[int] | Vector) -> list[int]:
         """Return what each feature of a row costs."""
         return [int(table[code]) for table, code in zip(self.tables, codes, strict=True)]
+
+    def shown(self, codes: Sequence[int] | Vector, unit: int) -> list[float]:
+        """Return what each feature of a row costs, where 1 is a change across a whole range at weight 1."""
+        if self.exact is None:
+            return [cost / unit for cost in self.of(codes)]
+        return [float(table[code]) for table, code in zip(self.exact, codes, strict=True)]
+
+    def price(self, codes: Sequence[int] | Vector, unit: int) -> float:
+        """Return what a row costs in all, in the same terms."""
+        return sum(self.of(codes)) / unit if self.exact is None else sum(self.shown(codes, unit))
 
     def violated(self, codes: Sequence[int] | Vector) -> dict[str, list[str]]:
         """Return the constraints that a row breaks, by feature."""

@@ -20,7 +20,7 @@ from .costs import CONSTRAINTS, Costs
 from .features import Categorical, Feature, Numeric, Value, as_numbers
 from .tariff import Tariff
 
-Metric = Literal["l2", "l1", "mad", "heom"]
+Metric = Literal["l2", "l1", "mad", "heom", "fewest"]
 Floats = NDArray[np.float64]
 
 
@@ -35,7 +35,8 @@ class Preferences:
     - `forbidden`: values that a feature must not get.
     - `metric`: how far apart two levels are. `l1` is the difference divided by the range, and `l2` is the square of
       that. `mad` is the difference divided by the median absolute deviation. A change of category costs 1, or 2 where
-      the schema says one-hot. `heom` is `l2`, except that any change of category costs 1.
+      the schema says one-hot. `heom` is `l2`, except that any change of category costs 1. `fewest` asks for the fewest
+      changes, and among equally many for the least cost by `l2`.
     - `costs`: for a feature, the applicant's own cost of each value, from 0 to 1 (as bad as the whole range).
 
     Constraints apply to levels: a value counts as the level that it is quantised to.
@@ -96,15 +97,43 @@ def compile_costs(tariff: Tariff, own: Vector, preferences: Preferences) -> Cost
         for name in getattr(preferences, given):
             if name not in names:
                 raise UnknownName(given, got=repr(name), expected="one of " + ", ".join(f.name for f in features))
-    tables, allowed = [], []
-    for feature, a in zip(features, own.tolist(), strict=True):
-        may = _allowed(feature, a, preferences)
-        free = np.logical_and.reduce([np.ones(feature.largest + 1, dtype=bool), *may.values()])
-        exact = np.round(tariff.unit * _distance(feature, a, preferences, features), 6)
-        cost = np.rint(exact).astype(np.int64)  # rounded above too, so that float errors do not decide halves
-        tables.append(np.where(free, cost * weights[feature.name], tariff.forbidden))
-        allowed.append(may)
-    return Costs(features, own, tables, allowed, list(weights.values()))
+    pairs = list(zip(features, own.tolist(), strict=True))
+    allowed = [_allowed(feature, a, preferences) for feature, a in pairs]
+    free = [
+        np.logical_and.reduce([np.ones(feature.largest + 1, dtype=bool), *may.values()])
+        for feature, may in zip(features, allowed, strict=True)
+    ]
+    apart = [_distance(feature, a, preferences, features) for feature, a in pairs]
+    exact = [distance * weight for distance, weight in zip(apart, weights.values(), strict=True)]
+    coarse = preferences.metric == "fewest" or tariff.chosen_unit is not None
+    if preferences.metric == "fewest":
+        costs = _fewest(tariff, own, exact, free)
+    else:
+        costs = [_whole(tariff.unit, d, coarse) * w for d, w in zip(apart, weights.values(), strict=True)]
+    tables = [np.where(may, cost, tariff.forbidden) for may, cost in zip(free, costs, strict=True)]
+    return Costs(features, own, tables, allowed, list(weights.values()), exact if coarse else None)
+
+
+def _whole(unit: float, apart: Floats, coarse: bool) -> Vector:
+    """Return distances in whole units; where units are coarse, no distance above 0 becomes 0."""
+    cost = np.rint(np.round(unit * apart, 6)).astype(np.int64)  # rounded twice, so that float errors decide no half
+    return np.maximum(cost, apart > 0) if coarse else cost
+
+
+def _fewest(tariff: Tariff, own: Vector, exact: list[Floats], free: list[NDArray[np.bool_]]) -> list[Vector]:
+    """Return costs by which fewer changes always cost less, and equally many cost what they cost in a few steps.
+
+    A change costs more than all steps of all features that can change. The dearest allowed change has all steps.
+    """
+    changes = [np.arange(len(may)) != a for may, a in zip(free, own.tolist(), strict=True)]
+    able = sum(bool((may & other).any()) for may, other in zip(free, changes, strict=True))
+    steps = (tariff.cap - 1) // (able + 1)
+    if not steps:
+        expected = "a deployment with a larger unit of cost"
+        raise NotOffered("metric", got=f"fewest, over {able} features that may change", expected=expected)
+    dearest = max((float(cost[may].max()) for cost, may in zip(exact, free, strict=True) if may.any()), default=0.0)
+    costs = [_whole(steps / (dearest or 1.0), cost, True) for cost in exact]
+    return [cost + (able * steps + 1) * other for cost, other in zip(costs, changes, strict=True)]
 
 
 def _weights(tariff: Tariff, preferences: Preferences) -> dict[str, int]:

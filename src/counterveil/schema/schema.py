@@ -38,7 +38,7 @@ from .frames import Columns, columns_of
 
 _VERSION = 1
 _MOST_FEATURES = 10_000
-_MOST_LEVELS_TOGETHER = 2**24  # an applicant's table of costs has an entry for each
+MOST_LEVELS_TOGETHER = 2**24  # an applicant's table of costs has an entry for each
 _LONGEST_MESSAGE = 500
 _HEADER = """\
 # A Counterveil schema: which columns there are, and how their values become levels. It is public.
@@ -105,8 +105,8 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         if len(self.features) > _MOST_FEATURES:
             raise ValueError(f"feature: got {len(self.features)} of them, expected at most {_MOST_FEATURES}")
         together = sum(feature.largest + 1 for feature in self.features)
-        if together > _MOST_LEVELS_TOGETHER:
-            raise ValueError(f"levels: got {together} in all features, expected at most {_MOST_LEVELS_TOGETHER}")
+        if together > MOST_LEVELS_TOGETHER:
+            raise ValueError(f"levels: got {together} in all features, expected at most {MOST_LEVELS_TOGETHER}")
         twice = sorted(name for name, times in Counter(self.names).items() if times > 1)
         if twice:
             raise ValueError(f"name: got {twice[0]!r} twice, expected each once")

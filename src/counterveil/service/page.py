@@ -20,7 +20,7 @@ from ..terms.wire import SignedTerms
 
 # in import order
 _MODULES = (
-    "constants", "field", "wire", "schema", "preferences", "spir", "party", "garble", "joint", "network",
+    "constants", "field", "wire", "schema", "preferences", "boxes", "spir", "party", "garble", "joint", "network",
     "deployment", "protocols", "conversation", "explain", "client", "strings", "elements", "page",
 )  # fmt: skip
 _TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,15 +26,17 @@ from ..schemes import defaults
 from ..schemes.forms import form_for, form_named
 from ..schemes.protocols import Request, Size
 from ..schemes.scheme import Scheme, make_parts, pair_named
-from .parameters import DOWNLOAD, Options, Parameters, Part
+from .parameters import DOWNLOAD, Certificate, Options, Parameters, Part
 
 AUTO = "auto"  # `defaults.SCHEME`, by the protocol that suits the number of rows; `serving` chooses
 _FARTHEST = np.iinfo(np.int64).max
+_UNIT = "unit"  # an option of forms of tables: the cost of a change across a whole range
 _NORM = "norm"  # a form's option that is a field of `Parameters`, not of `options`; 2 where the form has no norm
 _SQUARE = 2
-_WITH_OPTIONS = ("form", "protocol")
+_WITH_OPTIONS = ("form", "record", "protocol")
 _LINKED = "linked servers: start each with `--link URL` of the other, then `counterveil terms --linked`"
 _BY_NAME = "an opened reveal, which shows costs, by name: `--scheme table/differences`"
+_LARGEST_UNIT = 2**32
 
 
 class Holdings(Protocol):
@@ -51,6 +53,8 @@ class Holdings(Protocol):
     @property
     def packed(self) -> str: ...
     @property
+    def certificate(self) -> Certificate | None: ...
+    @property
     def signer(self) -> bytes: ...
 
 
@@ -66,6 +70,7 @@ class Deployment:
     tariff: Tariff
     record: RecordKind = "row"
     k: int = defaults.K  # records that one question may fetch
+    certificate: Certificate | None = None  # what the institution says of its regions
 
     @classmethod
     def of(
@@ -88,8 +93,11 @@ class Deployment:
         """Make a deployment from its public parameters; the field of the arithmetic follows from them.
 
         `protocol` says how the reveal is computed, if there is a choice: ``"garbled"`` or ``"joint"`` for sealed
-        reveals. `options` are the parameters that only this form of the question has, or only this protocol:
-        ``{"form": {"percent": 50}, "protocol": {"dealer": "server"}}``. `dealer` is short for the latter.
+        reveals. `options` are the parameters that only some forms, records or protocols have:
+        ``{"form": {"percent": 50}, "protocol": {"dealer": "server"}}``. `dealer` is short for the latter. For tables of
+        costs, ``{"form": {"unit": 16}}`` is the cost of a change across a whole range: the smaller, the fewer bits a
+        cost has. With ``{"record": {"intervals": True}}`` applicants' costs of regions may have holes, and questions
+        are larger. `model`, `sampled` and `at_most` are those of `Certificate`.
         """
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
@@ -103,10 +111,19 @@ class Deployment:
         if k > most:
             got = f"{k} records from {reveal_name} by {how.name}"
             raise NotOffered("k", got=got, expected=f"{most}: it tells the nearest row alone")
-        tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
-        form = form_for(form_name, tariff, _form_options(form_name, norm, given.get("form", {})))
+        intervals, certificate = _record_options(record, given.get("record", {}))
+        own = _form_options(form_name, norm, given.get("form", {}))
+        unit = own.pop(_UNIT, None) if form_named(form_name).tabular else None
+        tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min, record, intervals)
+        if unit is not None:
+            tariff = replace(tariff, chosen_unit=checks.integer("options, unit", unit, 1, _LARGEST_UNIT))
+        elif tariff.layout.regions:
+            tariff = tariff.small(defaults.REGION_BITS, defaults.LEAST_UNIT)
+        form = form_for(form_name, tariff, own)
+        if tariff.layout.regions and not form.tabular:
+            raise NotOffered("record", got=f"regions with the form {form_name}", expected="a form of tables, as table")
         made = Scheme.of(form, reveal, how, servers=servers, collusion=collusion)
-        return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
+        return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k, certificate=certificate)
 
     @classmethod
     def serving(cls, database: Holdings, *, robust: int = 0, linked: bool = False, **given: Any) -> Deployment:
@@ -118,6 +135,10 @@ class Deployment:
         the scheme.
         """
         chosen = database.schema.choice(given)
+        if database.certificate is not None:
+            options = dict(chosen.get("options") or {})
+            said = msgspec.to_builtins(database.certificate)
+            chosen["options"] = options | {"record": dict(options.get("record") or {}) | said}
         limit = checks.integer("download_limit", chosen.pop("download_limit", DOWNLOAD), 0) << 20
         make = partial(cls.of, database.schema, record=database.record)
         if chosen.get("scheme", AUTO) != AUTO:
@@ -179,9 +200,15 @@ class Deployment:
 
     @property
     def gives(self) -> str:
-        """Which rows an applicant gets with a question, in words."""
-        several = f"up to {self.k} rows" if self.scheme.protocol.fetches else f"the {self.k} nearest rows"
-        return "the nearest row" if self.k == 1 else several
+        """Which rows, or regions, an applicant gets with a question, in words."""
+        what = "region" if self.tariff.layout.regions else "row"
+        several = f"up to {self.k} {what}s" if self.scheme.protocol.fetches else f"the {self.k} nearest {what}s"
+        return f"the nearest {what}" if self.k == 1 else several
+
+    def measure(self) -> str:
+        """Say how large costs are: the unit, the largest cost, and the bits of a number in the arithmetic."""
+        bound, bits = self.scheme.form.bound, self.scheme.field.bits
+        return f"{self.unit:,} for a change across a whole range, {bound:,} at most; numbers have {bits} bits"
 
     def lasts(self) -> str:
         """Say in words how many tickets let one applicant rebuild the rows."""
@@ -194,9 +221,12 @@ class Deployment:
     def parameters(self) -> Parameters:
         """Return the arguments from which `Deployment.of` made this, without schema and record."""
         scheme, form = self.scheme, self.scheme.form
-        options: dict[Part, dict[str, Any]] = {}
-        if own := form.options - {_NORM}:
-            options["form"] = {name: getattr(form, name) for name in sorted(own)}
+        own = {name: getattr(form, name) for name in sorted(form.options - {_NORM})}
+        own |= {_UNIT: self.tariff.chosen_unit} if self.tariff.chosen_unit is not None else {}
+        record = {"intervals": True} if self.tariff.intervals else {}
+        record |= msgspec.to_builtins(self.certificate) if self.certificate else {}
+        options: dict[Part, dict[str, Any]] = {"form": own} if own else {}
+        options |= {"record": record} if record else {}
         _, usual = make_parts(pair_named(scheme.name)[1], shuffle=scheme.reveal.shuffle, d_min=scheme.reveal.d_min)
         if scheme.protocol != usual:
             options["protocol"] = dict(sorted(asdict(scheme.protocol).items()))
@@ -217,6 +247,8 @@ class Deployment:
         """Refuse a database with another schema, another kind of record, or fewer than k rows."""
         if self.schema != database.schema or self.record != database.record:
             raise WrongType("deployment", got="another schema or kind of record", expected="those of the database")
+        if self.certificate != database.certificate:
+            raise WrongType("deployment", got="regions of another model", expected="those of the database")
         if self.k > database.rows:
             raise OutOfRange("k", got=self.k, expected=f"at most {database.rows}, the number of rows")
 
@@ -227,9 +259,7 @@ class Deployment:
 
     def rows(self, codes: Codes | Vector) -> Codes:
         """Return a database's codes in the columns that the form scans."""
-        costed = self.schema.costed
-        counted = codes if len(costed) == codes.shape[1] else codes[:, costed]  # no copy if all columns count
-        return self.scheme.form.prepare(self.tariff, counted)
+        return self.scheme.form.prepare(self.tariff, self.tariff.layout.columns(codes))
 
     def choose(self, relative: Vector, spread: float = 0.0) -> list[int]:
         """Return the k positions to fetch: the nearest row, then rows that each cost at least `spread` more.
@@ -262,7 +292,7 @@ def _options(options: Options, dealer: str | None) -> dict[str, dict[str, Any]]:
     """Return the parameters that only one part has, `dealer` among the protocol's; refuse those of any other part."""
     for part, own in options.items():
         if not isinstance(own, Mapping) or (part not in _WITH_OPTIONS and own):
-            expected = "those of the form or the protocol, by their names"
+            expected = "those of the form, the record or the protocol, by their names"
             raise UnknownName("options", got=f"{part} = {own!r}"[:100], expected=expected)
     made = {part: dict(own) for part, own in options.items()}
     return made if dealer is None else made | {"protocol": made.get("protocol", {}) | {"dealer": dealer}}
@@ -273,3 +303,17 @@ def _form_options(form: str, norm: int, given: dict[str, Any]) -> dict[str, Any]
     if _NORM in given:
         raise UnknownName("option", got=repr(_NORM), expected="the parameter of that name")
     return given | ({_NORM: norm} if _NORM in form_named(form).options else {})
+
+
+def _record_options(record: RecordKind, options: Any) -> tuple[bool, Certificate | None]:
+    """Return whether regions have one code over all intervals of a feature, and what the institution says of them."""
+    given = dict(options) if isinstance(options, Mapping) else {"": options}
+    wanted = given.pop("intervals", False)
+    try:
+        certificate = msgspec.convert(given, Certificate) if given else None
+    except msgspec.ValidationError:
+        certificate, wanted = None, None
+    if not isinstance(wanted, bool) or (options and record != "region"):
+        expected = "intervals, model, sampled and at_most, for regions"
+        raise UnknownName("options", got=f"record = {options!r}"[:100], expected=expected)
+    return wanted, certificate

@@ -28,6 +28,29 @@ Option = (
 Options = Mapping[str, Mapping[str, Any]]  # a part of the scheme, to the parameters that only this part has
 
 
+class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an institution says of its regions: which model decides, and how certain it is that it accepts all of them.
+
+    Without `sampled`, every point of every region is certain to be accepted. With it, so many points of each region
+    were tried and accepted, so that with a confidence of 95 % at most `at_most` of a million points are not.
+    """
+
+    model: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # the SHA-256 of the model
+    sampled: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
+    at_most: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+
+    def text(self) -> str:
+        """Say what is certain, and of which model."""
+        model = f"the model with the digest {self.model[:16]}…"
+        if not self.sampled:
+            return f"It is certified that {model} accepts everybody in this region."
+        share = f"{self.at_most / 10_000:.4g} %"
+        return (
+            f"This is not certified: {model} accepted {self.sampled:,} points sampled in this region. "
+            f"With a confidence of 95 %, it rejects at most {share} of them."
+        )
+
+
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the institution chose; `Deployment.of` takes the same names."""
 

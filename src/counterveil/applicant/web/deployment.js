@@ -1,6 +1,7 @@
 // A deployment, made from its terms: how a question is encoded in it, and which rows are the nearest.
 
-import { ANSWER_LIMIT, FIELD_LIMIT, KEY_BYTES, MOST_ROBUST, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
+import { Regions } from "./boxes.js";
+import { ANSWER_LIMIT, FIELD_LIMIT, KEY_BYTES, LARGEST_UNIT, MOST_ROBUST, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
 import { bitsOf, mod, smallestPrimeAbove } from "./field.js";
 import { answerBytes, height } from "./garble.js";
 import { Trouble } from "./network.js";
@@ -23,7 +24,8 @@ export class Deployment {
     this.form = form;
     this.reveal = reveal;
     if (terms.version !== PROTOCOL) throw new Trouble("terms", `version ${terms.version}`);
-    if (this.form !== "table" || parameters.options !== undefined) throw new Trouble("form", this.form);
+    const { unit, intervals, certificate } = optionsOf(terms);
+    if (this.form !== "table") throw new Trouble("form", this.form);
     const { servers, collusion, k, max_weight: maxWeight, d_min: dMin } = parameters;
     const whole = [servers, collusion, k, maxWeight, dMin, terms.rows].every((v) => Number.isSafeInteger(v) && v >= 1);
     const masked = this.reveal.startsWith("masked");
@@ -38,7 +40,9 @@ export class Deployment {
     this.collusion = collusion;
     this.differences = this.reveal.endsWith("differences");
     this.mask = masked ? dMin : 1;
-    this.tariff = new Tariff(this.schema, maxWeight, dMin);
+    this.tariff = new Tariff(this.schema, maxWeight, dMin, unit);
+    this.regions = terms.record === "region" ? new Regions(this.schema, intervals) : null;
+    this.certificate = certificate;
     this.q = BigInt(terms.q);
     this.alphas = terms.alphas.map(BigInt);
     this.top = this.tariff.bound + BigInt(this.mask) - 1n;
@@ -52,7 +56,7 @@ export class Deployment {
     this.rows = terms.rows;
     this.length = this.differences ? this.rows - 1 : this.rows;
     this.positions = this.sealed ? 2 ** height(this.rows) : this.rows;
-    this.recordBytes = this.schema.recordBytes(terms.record) + SIGNATURE_BYTES + KEY_BYTES; // signed and packaged
+    this.recordBytes = (this.regions?.recordBytes ?? this.schema.recordBytes(terms.record)) + SIGNATURE_BYTES + KEY_BYTES; // signed and packaged
     const largest = Math.max(...this.answers(1));
     if (!(largest < ANSWER_LIMIT)) throw new Trouble("terms", `answers of ${largest} bytes`);
   }
@@ -89,12 +93,35 @@ export class Deployment {
   }
 }
 
+/** @typedef {{ model: string, sampled: number, at_most: number }} Certificate which model decides; `sampled` is 0 if its regions are certified */
+
+/**
+ * Return the options of terms that this page knows; refuse all others.
+ * @param {Terms} terms
+ * @returns {{ unit?: number, intervals: boolean, certificate: Certificate | null }}
+ */
+function optionsOf({ record, parameters }) {
+  const isWhole = (/** @type {unknown} */ v, /** @type {number} */ low, /** @type {number} */ high) => Number.isSafeInteger(v) && Number(v) >= low && Number(v) <= high;
+  const { form = {}, record: own = {}, ...others } = parameters.options ?? {};
+  const { unit, ...forms } = form, { intervals = false, model, sampled = 0, at_most: atMost = 0, ...records } = own;
+  const isRegion = record === "region", unknown = [others, forms, records].some((each) => Object.keys(each).length);
+  if (unknown || (!isRegion && Object.keys(own).length)) throw new Trouble("form", parameters.scheme);
+  const fine = (unit === undefined ? !isRegion : isWhole(unit, 1, LARGEST_UNIT)) && typeof intervals === "boolean"
+    && isWhole(sampled, 0, Number.MAX_SAFE_INTEGER) && isWhole(atMost, 0, 1e6) && (isRegion ? /^[0-9a-f]{64}$/.test(String(model)) : true);
+  if (!fine) throw new Trouble("terms", "options");
+  const certificate = isRegion ? { model: String(model), sampled: Number(sampled), at_most: Number(atMost) } : null;
+  return { unit: unit === undefined ? undefined : Number(unit), intervals: intervals === true, certificate };
+}
+
 /**
  * Return the vector that is shared: the cost tables. A sealed reveal has one more entry, a number that is added to every
  * cost. An applicant sends 0 there.
  * @type {(deployment: Deployment, own: Levels, wishes: Wishes) => bigint[]}
  */
-export const secretOf = (deployment, own, wishes) => [...costTables(deployment.tariff, own, wishes).flat(), ...(deployment.sealed ? [0n] : [])];
+export const secretOf = (deployment, own, wishes) => {
+  const tables = costTables(deployment.tariff, own, wishes);
+  return [...(deployment.regions?.tables(tables) ?? tables).flat(), ...(deployment.sealed ? [0n] : [])];
+};
 
 /**
  * Return the positions of the k least costs, each at least `apart` above the one before. If too few are that far apart,

@@ -18,6 +18,31 @@ export function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+/**
+ * Draw the levels of a feature as a line: bands where they are inside a region, a ring for now, a dot for the way in.
+ * @param {boolean[]} members
+ * @param {number} before
+ * @param {number} after
+ */
+export function track(members, before, after) {
+  const line = make("div", { className: "track", "aria-hidden": "true" }), last = Math.max(1, members.length - 1);
+  /** @type {(className: string, from: number, to: number) => void} */
+  const mark = (className, from, to) => {
+    const node = make("span", { className });
+    node.style.left = `${(100 * from) / last}%`;
+    if (to > from) node.style.width = `${(100 * (to - from)) / last}%`;
+    line.append(node);
+  };
+  for (let from = 0; from < members.length; from++) {
+    if (!members[from] || members[from - 1]) continue;
+    const end = members.indexOf(false, from);
+    mark("band", from, (end < 0 ? members.length : end) - 1);
+  }
+  mark("now", before, before);
+  mark("entry", after, after);
+  return line;
+}
+
 /** Paint bytes as grey squares.
  * @param {Bytes} bytes @param {string} label */
 export function picture(bytes, label) {

@@ -1,8 +1,9 @@
 // Explain a record to the applicant. This runs after the last message, so no server can notice what happens here.
 
+import { words } from "./boxes.js";
 import { SIGNATURE_BYTES } from "./constants.js";
 import { Trouble } from "./network.js";
-import { allowedLevels, costTables, levelOf } from "./preferences.js";
+import { allowedLevels, costTables, exactTables, levelOf } from "./preferences.js";
 import { unpackage } from "./spir.js";
 import { isSigned, unhex } from "./wire.js";
 
@@ -21,6 +22,7 @@ import { isSigned, unhex } from "./wire.js";
  * @property {import("./schema.js").Value} value
  * @property {number} direction
  * @property {number} share the part of the whole cost
+ * @property {{ words: string, members: import("./boxes.js").Members } | null} inside of a region: which values are inside
  */
 
 /**
@@ -28,7 +30,7 @@ import { isSigned, unhex } from "./wire.js";
  * @property {boolean} feasible
  * @property {Feature[]} broken
  * @property {Change[]} changes
- * @property {Levels} codes
+ * @property {Levels} codes of a region: those that cost the least
  * @property {number[]} liars servers whose answers were corrected
  */
 
@@ -45,40 +47,44 @@ export async function explained(deployment, servers, own, wishes, { revealed, po
   const { terms, schema } = deployment, whole = await unpackage(records[0]), bytes = whole.slice(0, -SIGNATURE_BYTES);
   const signed = await isSigned(terms.issuer, whole.slice(-SIGNATURE_BYTES), "record", unhex(terms.database), bytes);
   if (!positions.length || !signed) throw new Trouble("tampered");
+  const tables = costTables(deployment.tariff, own, wishes);
+  /** @type {{ codes: Levels, members?: import("./boxes.js").Members[] }} */
   let record;
   try {
-    record = schema.readRecord(bytes, terms.record);
+    const { regions } = deployment, members = regions?.read(bytes).members;
+    record = regions && members ? { codes: regions.nearest(tables, own, members), members } : schema.readRecord(bytes, terms.record);
   } catch {
     throw new Trouble("tampered");
   }
-  const tables = costTables(deployment.tariff, own, wishes);
   const each = schema.costed.map((f, j) => tables[j][levelOf(record.codes, f)]);
   if (!deployment.sealed && !deployment.differences) {
     const over = deployment.relative(revealed)[positions[0]] - each.reduce((a, b) => a + b, 0n);
     if (over < 0n || over >= BigInt(deployment.mask)) throw new Trouble("tampered");
   }
   const liars = servers.filter((_, seat) => !honest.includes(seat));
-  return { ...explain(deployment, own, wishes, record, each), liars };
+  const coarse = deployment.tariff.coarse || wishes.fewest, exact = exactTables(deployment.tariff, own, wishes);
+  const shown = coarse ? schema.costed.map((f, j) => exact[j][levelOf(record.codes, f)]) : each.map(Number);
+  return { ...explain(deployment, own, wishes, record, shown), liars };
 }
 
 /**
  * @param {Deployment} deployment
  * @param {Levels} own
  * @param {Wishes} wishes
- * @param {{ codes: Levels }} record
- * @param {bigint[]} each what each feature costs
+ * @param {{ codes: Levels, members?: import("./boxes.js").Members[] }} record
+ * @param {number[]} each what each feature costs
  */
 function explain(deployment, own, wishes, record, each) {
   const { schema } = deployment;
   const broken = schema.costed.filter((f) => !allowedLevels(f, levelOf(own, f), wishes.get(f) ?? {})[levelOf(record.codes, f)]);
-  const total = each.reduce((a, b) => a + b, 0n);
+  const total = each.reduce((a, b) => a + b, 0);
   const changes = schema.costed.flatMap((feature, j) => {
     const before = levelOf(own, feature), after = levelOf(record.codes, feature);
     if (before === after) return [];
     const ordered = feature.ordered && feature.kind !== "boolean" && Math.max(before, after) <= feature.steps;
     return [{
       feature, before, after, value: feature.value(after), direction: ordered ? Math.sign(after - before) : 0,
-      share: total > 0n ? Number((10000n * each[j]) / total) / 10000 : 0,
+      share: total > 0 ? each[j] / total : 0, inside: record.members ? { words: words(feature, record.members[j]), members: record.members[j] } : null,
     }];
   });
   changes.sort((a, b) => b.share - a.share);

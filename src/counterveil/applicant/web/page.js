@@ -3,7 +3,7 @@
 
 import { addressOf, ask, connect, isLoopback } from "./client.js";
 import { secretOf } from "./deployment.js";
-import { make, picture } from "./elements.js";
+import { make, picture, track } from "./elements.js";
 import { Trouble } from "./network.js";
 import { shares } from "./protocols.js";
 import { WORDS } from "./strings.js";
@@ -45,7 +45,7 @@ import { fingerprint, hex, packVector } from "./wire.js";
 /**
  * The page's elements by id.
  * @typedef {Record<"title" | "lead" | "status" | "features" | "ticket-row" | "tickets" | "asks" | "answer" | "left" | "keys" | "lasts" | "trust", HTMLElement>
- *   & { form: HTMLFormElement, ticket: HTMLTextAreaElement, "ticket-label": HTMLLabelElement, ask: HTMLButtonElement, download: HTMLAnchorElement, config: HTMLScriptElement }} Elements
+ *   & { form: HTMLFormElement, fewest: HTMLInputElement, "fewest-label": HTMLElement, ticket: HTMLTextAreaElement, "ticket-label": HTMLLabelElement, ask: HTMLButtonElement, download: HTMLAnchorElement, config: HTMLScriptElement }} Elements
  */
 
 /** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
@@ -126,6 +126,7 @@ async function draw() {
   controls = new Map();
   $("features").replaceChildren(...schema.costed.map((feature, i) => card(feature, i, Object.hasOwn(person, feature.name) ? person[feature.name] : undefined)));
   $("ticket-row").hidden = terms.tickets === "open";
+  if (session.deployment.regions && config.rebuilt_after === null) $("lasts").textContent = WORDS.lastsRegions;
   $("asks").textContent = WORDS.asked([...session.peers.values()].join(", "));
   const keys = [...session.peers].map(async ([n, url]) => make("li", {}, `${WORDS.server(n, url)}: `, make("code", {}, await fingerprint(terms.keys[n - 1]))));
   $("keys").replaceChildren(make("p", {}, WORDS.keys), make("ul", {}, ...await Promise.all(keys)));
@@ -252,7 +253,7 @@ function submit(event) {
   try {
     const before = new Map([...controls].map(([feature, control]) => [feature, control.value()]));
     const own = new Map([...before].map(([feature, value]) => [feature, feature.code(value)]));
-    const wishes = new Map([...controls].map(([feature, control]) => [feature, control.wish()]));
+    const wishes = Object.assign(new Map([...controls].map(([feature, control]) => [feature, control.wish()])), { fewest: $("fewest").checked });
     const [ticket = ""] = tickets();
     if (!ticket && spent && session.deployment.terms.tickets !== "open") throw new Trouble("ticket_none_left");
     question({ before, own, wishes, ticket, attempt: {}, messages: new Map() });
@@ -306,19 +307,22 @@ async function question(asked) {
 
 /** @param {Explanation} found @param {Map<Feature, Value>} before */
 export function sentence(found, before) {
+  const isRegion = session.deployment.regions !== null;
   if (!found.feasible) return WORDS.relax(WORDS.joined(found.broken.map((f) => f.title)));
-  if (!found.changes.length) return WORDS.same;
+  if (!found.changes.length) return isRegion ? WORDS.within : WORDS.same;
   const parts = found.changes.map((c) => {
+    if (c.inside) return `${c.feature.title} ${c.inside.words}`;
     const verb = c.direction > 0 ? WORDS.raise : c.direction < 0 ? WORDS.lower : WORDS.alter;
     return WORDS.changed(verb, c.feature.title, c.feature.show(before.get(c.feature)), c.feature.show(c.value));
   });
-  const text = WORDS.joined(parts);
-  return `${text[0].toUpperCase()}${text.slice(1)}.`;
+  const text = WORDS.joined(parts), rest = isRegion && found.changes.length < found.codes.size ? `; ${WORDS.stays}` : "";
+  return `${text[0].toUpperCase()}${text.slice(1)}${rest}.`;
 }
 
 /** @param {Explanation} found @param {Map<Feature, Value>} before */
 function show(found, before) {
-  const box = make("div", { className: "card" }, make("h2", {}, found.feasible ? WORDS.answer : WORDS.nothing));
+  const { certificate } = session.deployment;
+  const box = make("div", { className: "card" }, make("h2", {}, found.feasible ? (certificate ? WORDS.region : WORDS.answer) : WORDS.nothing));
   box.append(make("p", { className: "sentence", id: "sentence" }, sentence(found, before)));
   if (found.feasible && found.changes.length) {
     const head = make("tr", {}, ...[WORDS.feature, WORDS.now, WORDS.after].map((t) => make("th", { scope: "col" }, t)));
@@ -326,10 +330,12 @@ function show(found, before) {
       const bar = make("div", { className: "bar", role: "img", "aria-label": WORDS.share(Math.round(100 * c.share)) });
       bar.style.width = `${Math.max(2, 100 * c.share)}%`;
       return make("tr", {}, make("th", { scope: "row" }, c.feature.title, bar), make("td", {}, c.feature.show(before.get(c.feature))),
-        make("td", { className: "after" }, c.feature.show(c.value)));
+        make("td", { className: "after" }, c.inside?.words ?? c.feature.show(c.value), ...(c.inside ? [track(c.inside.members, c.before, c.after)] : [])));
     });
-    box.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)), make("p", { className: "soft" }, `${WORDS.bars} ${WORDS.unchanged}`));
+    const below = certificate ? `${WORDS.bars} ${WORDS.bands}` : `${WORDS.bars} ${WORDS.unchanged}`;
+    box.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)), make("p", { className: "soft" }, below));
   }
+  if (found.feasible && certificate) box.append(make("p", { className: "soft", id: "certificate" }, WORDS.certified(certificate)));
   if (found.liars.length) box.append(make("p", {}, WORDS.lied(found.liars.join(", "))));
   $("answer").replaceChildren(box);
   $("answer").dataset.codes = JSON.stringify([...found.codes].map(([f, code]) => [f.name, code]));
@@ -375,6 +381,7 @@ if (config.rebuilt_after !== undefined) $("lasts").textContent = WORDS.lasts(con
 $("download").textContent = WORDS.download;
 $("ticket-label").textContent = WORDS.ticket;
 $("ask").textContent = WORDS.ask;
+$("fewest-label").textContent = WORDS.fewest;
 if (!location.protocol.startsWith("http")) $("trust").parentElement?.setAttribute("hidden", "");
 $("form").addEventListener("submit", submit);
 $("ticket").value = fragment.getAll("ticket").join("\n").trim();

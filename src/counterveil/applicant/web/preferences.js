@@ -1,6 +1,6 @@
 // A person's preferences, turned into a cost for every level of every feature. They are private to this computer.
 
-import { LEAST_UNIT } from "./constants.js";
+import { FEWEST_STEPS, LEAST_UNIT } from "./constants.js";
 import { rint } from "./schema.js";
 
 /**
@@ -12,17 +12,19 @@ import { rint } from "./schema.js";
  * @property {number} [high]
  */
 
-/** @typedef {Map<import("./schema.js").Feature, Wish>} Wishes */
+/** @typedef {Map<import("./schema.js").Feature, Wish> & { fewest?: boolean }} Wishes `fewest`: fewest changes first, then least cost */
 
 /** The public numbers that bound every cost. They do not depend on who asks. */
 export class Tariff {
-  /** @param {import("./schema.js").Schema} schema @param {number} maxWeight @param {number} dMin */
-  constructor(schema, maxWeight, dMin) {
+  /** @param {import("./schema.js").Schema} schema @param {number} maxWeight @param {number} dMin @param {number} [unit] if the deployment chose one */
+  constructor(schema, maxWeight, dMin, unit) {
     this.features = schema.costed;
     this.stretch = Math.max(1, ...this.features.filter((f) => f.ordered).map((f) => f.steps));
-    this.unit = Math.max(this.stretch ** 2, LEAST_UNIT);
+    this.coarse = unit !== undefined;
+    this.unit = unit ?? Math.max(this.stretch ** 2, LEAST_UNIT);
     const twice = this.features.some((f) => f.kind === "categorical" && f.encoding === "one-hot");
-    this.cap = BigInt(maxWeight) * BigInt(this.unit) * (twice ? 2n : 1n);
+    const cost = BigInt(maxWeight) * BigInt(this.unit) * (twice ? 2n : 1n), room = BigInt(FEWEST_STEPS * (this.features.length + 1) + 1);
+    this.cap = this.coarse && room > cost ? room : cost;
     this.forbidden = BigInt(this.features.length) * this.cap + BigInt(dMin);
     this.bound = BigInt(this.features.length) * this.forbidden;
   }
@@ -35,15 +37,36 @@ export class Tariff {
  * @param {Wishes} wishes
  */
 export function costTables(tariff, own, wishes) {
-  return tariff.features.map((f) => {
-    const a = levelOf(own, f), wish = wishes.get(f) ?? {};
-    const allowed = allowedLevels(f, a, wish);
-    return Array.from({ length: f.largest + 1 }, (_, code) => {
-      if (!allowed[code]) return tariff.forbidden;
-      const exact = rint(tariff.unit * distance(f, a, code) * 1e6) / 1e6; // removes the rounding error, so that an exact half is rounded as one
-      return BigInt(rint(exact)) * BigInt(wish.weight ?? 1);
+  const allowed = tariff.features.map((f) => allowedLevels(f, levelOf(own, f), wishes.get(f) ?? {}));
+  const exact = exactTables(tariff, own, wishes), coarse = tariff.coarse || wishes.fewest === true;
+  const able = tariff.features.filter((f, j) => allowed[j].some((may, code) => may && code !== levelOf(own, f))).length;
+  const steps = Number((tariff.cap - 1n) / BigInt(able + 1)); // the costs that `fewest` tells apart
+  if (wishes.fewest && steps < 1) throw new RangeError("fewest changes first: the unit of cost is too small");
+  const dearest = Math.max(...exact.flatMap((table, j) => table.filter((_, code) => allowed[j][code]))) || 1;
+  return tariff.features.map((f, j) => {
+    const a = levelOf(own, f), weight = BigInt(wishes.get(f)?.weight ?? 1);
+    return exact[j].map((cost, code) => {
+      if (!allowed[j][code]) return tariff.forbidden;
+      if (wishes.fewest) return BigInt(whole(steps / dearest, cost, coarse)) + (code === a ? 0n : BigInt(able * steps + 1));
+      return BigInt(whole(tariff.unit, distance(f, a, code), coarse)) * weight;
     });
   });
+}
+
+/**
+ * Return the cost of every level before it is rounded, where 1 is a change across a whole range at weight 1.
+ * @param {Tariff} tariff
+ * @param {import("./schema.js").Levels} own
+ * @param {Wishes} wishes
+ */
+export function exactTables(tariff, own, wishes) {
+  return tariff.features.map((f) => Array.from({ length: f.largest + 1 }, (_, code) => distance(f, levelOf(own, f), code) * (wishes.get(f)?.weight ?? 1)));
+}
+
+/** Return a distance in whole units; where units are coarse, no distance above 0 becomes 0. @param {number} unit @param {number} apart @param {boolean} coarse */
+function whole(unit, apart, coarse) {
+  const cost = rint(rint(unit * apart * 1e6) / 1e6); // rounded twice, so that a rounding error decides no half
+  return coarse && apart > 0 ? Math.max(1, cost) : cost;
 }
 
 /** @param {import("./schema.js").Levels} levels @param {import("./schema.js").Feature} f */

@@ -157,9 +157,10 @@ export class Feature {
     const own = !fixed && Math.abs(Number(number.toFixed(digits)) - number) > 1e-9 * Math.max(1, Math.abs(number));
     /** @type {Intl.NumberFormatOptions} */
     const short = Math.abs(number) < 1000 ? { maximumSignificantDigits: 4 } : { maximumFractionDigits: 0 };
-    /** @type {Intl.NumberFormatOptions} */
+    /** @type {Intl.NumberFormatOptions & { roundingMode?: string }} */
     const options = !fixed && (own || this.log) ? short : { minimumFractionDigits: digits, maximumFractionDigits: digits };
     if (this.format && !this.format.includes(",")) options.useGrouping = false;
+    options.roundingMode = "halfEven"; // as in Python
     return `${new Intl.NumberFormat("en", options).format(number)} ${this.unit}`.trim();
   }
 }

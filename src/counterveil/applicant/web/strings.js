@@ -65,6 +65,19 @@ export const WORDS = {
   unchanged: "Everything else stays as it is.",
   same: "An accepted case has the same values as yours in everything that counts.",
   answer: "The nearest accepted case",
+  region: "The nearest way in",
+  within: "You are in a region in which everybody is accepted.",
+  stays: "everything else may stay as it is",
+  bands: "In the last column the band shows what is accepted, the ring where you are now, and the dot the nearest way in.",
+  fewest: "Ask for the fewest changes first, and only then for the smallest",
+  lastsRegions: "About the institution: it gives away one region with each ticket, in which its model accepts everybody, and nothing else of its data.",
+  /** @type {(said: import("./deployment.js").Certificate) => string} */
+  certified: ({ model, sampled, at_most: atMost }) => {
+    const which = `the model with the digest ${model.slice(0, 16)}…`;
+    if (!sampled) return `It is certified that ${which} accepts everybody in this region.`;
+    return `This is not certified: ${which} accepted ${NUMBER(sampled)} points sampled in this region. `
+      + `With a confidence of 95 %, it rejects at most ${Number((atMost / 1e4).toPrecision(4))} % of them.`;
+  },
   nothing: "No accepted case fits your limits",
   /** @type {(names: string) => string} */
   relax: (names) => `The closest one goes beyond what you allowed for: ${names}. To allow more, change the limits that you set there. `

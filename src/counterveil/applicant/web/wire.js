@@ -53,7 +53,7 @@ import { bitsOf } from "./field.js";
 /**
  * What the institution chose.
  * @typedef {object} Parameters
- * @property {unknown} [options] parameters of a form of the question that this page does not know
+ * @property {Record<string, Record<string, unknown>>} [options] parameters that only this form of the question or kind of record has
  * @property {string} scheme
  * @property {number} servers
  * @property {number} collusion

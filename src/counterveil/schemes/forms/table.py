@@ -26,9 +26,13 @@ class Table(Form):
 
     `cap` is the public bound on the average cost of a feature: all d features together cost at most d * cap. Without
     it, the bound is that of the weighted squared distance. That distance is also the cost if a question has no tables.
+
+    `owners` says which feature each column belongs to, if features have several. A row's codes of one feature cost no
+    more together than the dearest code of that feature, so d counts features, not columns.
     """
 
     cap: int | None = None
+    owners: tuple[int, ...] = ()
 
     name = "table"
     additive = True
@@ -43,13 +47,13 @@ class Table(Form):
 
     @classmethod
     def for_tariff(cls, tariff: Tariff, **options: Any) -> Form:
-        """Return the form over the schema's levels, bounded by a forbidden change of every feature."""
-        largest = tuple(f.largest for f in tariff.schema.cost_features)
-        return cls(largest=largest, cap=tariff.forbidden, **options)
+        """Return the form over the schema's levels, or sets of them, bounded by a forbidden change of every feature."""
+        layout = tariff.layout
+        return cls(largest=layout.largest, cap=tariff.forbidden, owners=layout.owners, **options)
 
     def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
         """Ask with the tables as they are: every preference is in them."""
-        return Question(costs=costs.tables), costs
+        return Question(costs=tariff.layout.tables(costs)), costs
 
     def unbounded(self, room: int) -> Form:
         """Return a table whose entries may be as large as the field holds."""
@@ -77,7 +81,9 @@ class Table(Form):
     @property
     def bound(self) -> int:
         """B = d * cap, or L * sum R_j²."""
-        return self.max_weight * sum(R**2 for R in self.largest) if self.cap is None else self.d * self.cap
+        if self.cap is None:
+            return self.max_weight * sum(R**2 for R in self.largest)
+        return (len(set(self.owners)) or self.d) * self.cap
 
     def encode(self, question: Question) -> list[int]:
         """Return the tables, one after the other; x is not needed beside them."""
@@ -92,7 +98,10 @@ class Table(Form):
             if len(costs) != self.d:
                 raise WrongShape("costs", got=f"{len(costs)} tables", expected=f"{self.d}")
             tables = [self._entries(j, entries) for j, entries in enumerate(costs)]
-        total = sum(max(entries) for entries in tables)
+        dearest: dict[int, int] = {}
+        for owner, entries in zip(self.owners or range(self.d), tables, strict=True):
+            dearest[owner] = max(dearest.get(owner, 0), *entries)
+        total = sum(dearest.values())
         if total > self.bound:
             raise TableOverflow("costs", got=f"a largest total of {total}", expected=f"at most {self.bound}")
         return [entry for entries in tables for entry in entries]
