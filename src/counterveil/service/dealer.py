@@ -257,7 +257,7 @@ class Dealer:
         tape.holders[to] = half.size
         (other,) = set(tape.pair) - {to}
         for start in range(0, half.size, _PIECE):
+            line.send(Tape(name, start, half.size, other, half[start : start + _PIECE].tobytes()))
             await line.drained(_AHEAD)
             if tape.spent:
                 return
-            line.send(Tape(name, start, half.size, other, half[start : start + _PIECE].tobytes()))

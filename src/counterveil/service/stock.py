@@ -151,6 +151,7 @@ class Stock:
             coming = self._feeds[dealer].coming
             for peer in [peer for peer, half in coming.items() if half.name == frame.id]:
                 del coming[peer]
+                _tell(dealer, frame)
             if _dealer_of(frame.id) == dealer.boot:
                 self._drop([frame.id])
         else:
@@ -210,8 +211,9 @@ class Stock:
     def _drop(self, names: list[bytes]) -> None:
         for name in names:
             with self._lock:
-                self._tapes.pop(name, None)
-            self._say_used(name)
+                dropped = self._tapes.pop(name, None)
+            if dropped is not None:  # else somebody has used it, and said so
+                self._say_used(name)
 
     def _say_used(self, name: bytes) -> None:
         """Tell the dealer of a tape that it is not here any more."""
