@@ -15,7 +15,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from counterveil import Client, Database, local
@@ -158,7 +157,6 @@ def test_questions_are_answered_and_no_tape_is_used_twice(dealt: Dealt, nearest:
 def test_without_a_dealer_the_stock_is_used_up_and_then_nothing_is_spent(dealt: Dealt, nearest: float) -> None:
     with dealt.dealer("--stock", 2) as dealer:
         dealer.kill()
-        wait_until(lambda: not any(fed(url) for url in dealt.urls))
         spent, fault, ticket = [dealt.entries()], None, dealt.ticket()
         while fault is None and len(spent) < 100:  # the stock of the tests before may be there too
             try:
@@ -174,11 +172,6 @@ def test_without_a_dealer_the_stock_is_used_up_and_then_nothing_is_spent(dealt: 
         dealer.start()
         dealer.wait_full()
         assert dealt.ask(ticket) == nearest
-
-
-def fed(url: str) -> bool:
-    """Ask a server whether it is linked to a dealer."""
-    return bool(httpx2.get(f"{url}/v1/link").json()["dealer"])
 
 
 @pytest.mark.slow

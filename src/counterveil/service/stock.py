@@ -110,11 +110,6 @@ class Stock:
             if not self._feeds and not any(self._linked.get(tape.peer) == number for tape in self._tapes.values()):
                 raise Refused("peer_unreachable", "the dealing server cannot be reached; nothing is spent")
 
-    @property
-    def fed(self) -> bool:
-        """Whether there is a connection to a dealer."""
-        return bool(self._feeds)
-
     # --- what the link brings ---------------------------------------------------------------------------------------
 
     def met(self, boot: bytes, number: int) -> None:

@@ -75,10 +75,10 @@ class Together:
             self.tapes.check(number)
 
     def status(self) -> dict[str, Any]:
-        """Return which servers are linked, how many milliseconds a message there and back takes, and if a dealer is."""
+        """Return which servers are linked, and how long a message to them and back takes, in milliseconds."""
         seen: dict[int, list[float]] = {}
         for number in self._peers:
             trips = [channel.round_trip for channel in self.links.channels(number)]
             seen[number] = [round(1000 * trip, 1) for trip in trips if trip is not None]
         linked = [{"server": n, "round_trip_ms": min(trips, default=None)} for n, trips in sorted(seen.items())]
-        return {"linked": linked} | ({} if self.tapes is None else {"dealer": self.tapes.fed})
+        return {"linked": linked}
