@@ -28,7 +28,7 @@ class Together:
         if issued.terms.dealer:
             pinned[DEALER] = bytes.fromhex(issued.terms.dealer)
         others = [url for n, url in enumerate(issued.addresses, start=1) if n != number]
-        self._peers = [n for n in range(1, len(others) + 2) if n != number]
+        self.tapes, self._peers = None, [n for n in range(1, len(others) + 2) if n != number]
         self.links = Links(
             number=number,
             own=own,
@@ -41,10 +41,11 @@ class Together:
             insecure=insecure,
         )
         self.meeting = Meeting(Attempts(number, server.ledger), lambda n: list(self.links.channels(n)))
-        self.tapes: Stock | None = None
         if issued.terms.dealer:
             lengths = halves(server.epoch.deployment.scheme, server.epoch.size)
             self.tapes = Stock(number, lengths, self.meeting.stocked)
+
+    tapes: Stock | None  # what the dealing server has sent, if one deals
 
     def _heard(self, channel: Channel, frame: Frame) -> None:
         if channel.number != DEALER:

@@ -121,8 +121,8 @@ class Channel:
                     await self._socket.send(sealed)
                 with self._lock:
                     self._queue.popleft()
+                    self._less.set()
                     self._waiting -= len(sealed) + _ENTRY
-                self._less.set()
 
     async def _watch(self) -> None:
         """Ping the peer; end the channel if nothing was heard for long."""
