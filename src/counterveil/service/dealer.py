@@ -38,6 +38,7 @@ log = logging.getLogger("counterveil")
 _PIECE = 1 << 18  # bytes of a tape in one frame: small, so that openings do not wait long behind it
 _AHEAD = 1 << 21  # bytes that wait to be sent to one process
 _GRACE = 60.0  # seconds for a follower to claim a tape that the leader has picked
+_PAUSE = 1.0  # seconds after a failure
 _STOCK, _FEWEST, _MANY = 64 << 20, 2, 32  # the default stock: bytes, and the fewest and the most tapes
 _NUMBER = 16  # bytes of a tape's number
 
@@ -227,6 +228,7 @@ class Dealer:
             log.debug("tape lost", extra={"fields": {"why": str(error)}})
         except Exception as error:  # other pairs go on
             log.error("failure", extra={"fields": {"error": type(error).__name__, "at": "dealing"}})
+            asyncio.get_running_loop().call_later(_PAUSE, self._tend)
         finally:
             del self._filling[pair]
 
