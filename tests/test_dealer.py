@@ -330,3 +330,12 @@ def test_the_default_stock_goes_by_bytes(tmp_path: Path) -> None:
     assert dealer.stock == 32
     assert dealer.about()["stock"] == 32
     assert read_terms(tmp_path / TERMS).terms.dealer == made.key().public.hex()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_server_deals_in_one_process_too(k: int) -> None:
+    database = numbers_database(100, 2)
+    person = {"x0": 1, "x1": 2}
+    dealt = local(database, "table/sealed", protocol="joint", dealer="server", k=k)
+    clear = local(database, "table/differences", k=k)
+    assert _cost(dealt.ask(person)) == _cost(clear.ask(person))
