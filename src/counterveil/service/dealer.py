@@ -38,7 +38,7 @@ log = logging.getLogger("counterveil")
 _PIECE = 1 << 18  # bytes of a tape in one frame: small, so that openings do not wait long behind it
 _AHEAD = 1 << 21  # bytes that wait to be sent to one process
 _GRACE = 60.0  # seconds for a follower to claim a tape that the leader has picked
-_PAUSE = 1.0  # seconds after a failure
+_PAUSE = 1.0  # seconds until a pair is looked at again
 _STOCK, _FEWEST, _MANY = 64 << 20, 2, 32  # the default stock: bytes, and the fewest and the most tapes
 _NUMBER = 16  # bytes of a tape's number
 
@@ -228,9 +228,10 @@ class Dealer:
             log.debug("tape lost", extra={"fields": {"why": str(error)}})
         except Exception as error:  # other pairs go on
             log.error("failure", extra={"fields": {"error": type(error).__name__, "at": "dealing"}})
-            asyncio.get_running_loop().call_later(_PAUSE, self._tend)
         finally:
             del self._filling[pair]
+            if self._line(pair.leader) and self._line(pair.follower):  # one may have come back meanwhile
+                asyncio.get_running_loop().call_later(_PAUSE, self._tend)
 
     async def _supply(self, pair: _Pair) -> None:
         """Deal a tape and send both halves; if that fails, recall what was sent."""
@@ -250,6 +251,8 @@ class Dealer:
                 tape.spent = True
                 for holder in pair:
                     self._recall(name, holder)
+                    if self._line(holder) is None:  # if it comes back, it is told then
+                        tape.holders.pop(holder, None)
                 self._forget(name)
 
     async def _send(self, name: bytes, tape: _Dealt, to: bytes, half: Bytes) -> None:
