@@ -49,6 +49,9 @@ FRAMES: list[Frame] = [
     frames.Pong(2**53 - 1),
     Tape(bytes(32), 3, 7, bytes(16), b"data"),
     Used(bytes(32)),
+    frames.Kept(bytes(32)),
+    frames.Peers(()),
+    frames.Peers((bytes(16), bytes([1]) * 16)),
 ]
 
 
@@ -79,6 +82,9 @@ def test_frames_come_back_as_they_were(frame: Frame) -> None:
         Ping(-1),
         Tape(bytes(32), 4, 7, bytes(16), b"data"),
         Used(bytes(31)),
+        frames.Kept(bytes(33)),
+        frames.Peers((bytes(15),)),
+        frames.Peers((bytes(16),) * (frames.MOST_PEERS + 1)),
     ],
     ids=repr,
 )

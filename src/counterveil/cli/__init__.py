@@ -16,6 +16,7 @@ _COMMANDS = {  # each command, and the module that it is in
     "attack": "research",
     "bench": "bench",
     "build": "institution",
+    "deal": "deal",
     "doctor": "doctor",
     "inspect": "institution",
     "keygen": "provision",

@@ -207,10 +207,8 @@ def ticket() -> None:
 @click.option(
     "-k",
     "--records",
-    default=defaults.K,
-    show_default=True,
     type=click.IntRange(1, MOST_RECORDS),
-    help="How many records each question may fetch.",
+    help="How many records each question may fetch; by default 1. Where a server deals, it is what the terms say.",
 )
 @click.option(
     "--robust", default=0, show_default=True, type=click.IntRange(0), help="How many wrong answers can be corrected."
@@ -224,7 +222,7 @@ def issue(
     terms_file: Path,
     among: str | None,
     valid: str,
-    records: int,
+    records: int | None,
     robust: int,
     count: int,
     output: Path | None,
@@ -238,8 +236,9 @@ def issue(
     made = read_terms(terms_file).terms
     scheme = deployment_of(made).scheme
     servers = _servers(among) if among else list(range(1, scheme.needed(robust) + 1))
+    k = records or (made.parameters.k if made.dealer else defaults.K)
     scheme.among(servers, robust)  # raises for a set of servers that could not answer
-    minted = [mint(made, servers, expires=expires, k=records, robust=robust, issuer=issuer) for _ in range(count)]
+    minted = [mint(made, servers, expires=expires, k=k, robust=robust, issuer=issuer) for _ in range(count)]
     verify(minted[0], made, time.time())  # raises for a ticket that the servers would refuse
     text = "\n".join(each.text() for each in minted)
     if output is None:

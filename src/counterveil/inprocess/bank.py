@@ -53,7 +53,11 @@ class Local:
             database = _with_blanks(database, self._issuer)
         own = [SigningKey() for _ in range(deployment.scheme.servers)]
         keys = [key.public for key in own]
-        terms = make_terms(database, deployment, keys=keys, service=_SERVICE, is_open=True, window=_WINDOW)
+        dealt = deployment.scheme.protocol.dealt_by == "dealer"
+        dealer = SigningKey().public if dealt else None
+        terms = make_terms(
+            database, deployment, keys=keys, service=_SERVICE, is_open=True, window=_WINDOW, dealer=dealer
+        )
         addresses = tuple(f"http://server-{n}" for n in range(1, len(own) + 1))
         issued = SignedTerms(terms.text(), addresses, "0" * 128)  # no signature: nobody outside this process reads it
         epoch, common = make_epoch(database, issued, deployment), new_key()
@@ -61,9 +65,7 @@ class Local:
         self._servers = {server.number: server for server in servers}
         self._peers = [Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)]
         self._offer = Offer(issued, deployment, 0.0)
-        self._wires, self._tapes = Wires(self._servers), None
-        if deployment.scheme.protocol.dealt_by == "dealer":
-            self._tapes = Dealer(deployment.scheme.among((1, 2)), epoch.size)
+        self._wires, self._tapes = Wires(self._servers), Dealer(deployment.scheme, epoch.size) if dealt else None
 
     def __repr__(self) -> str:
         return f"Local({self.deployment.says(self.database.rows)})"

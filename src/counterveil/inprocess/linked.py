@@ -6,16 +6,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..algebra.arrays import Bytes
-from ..crypto.randomness import Fresh
-from ..engine.party import Send
 from ..schemes.protocols import Size
 from ..schemes.scheme import Scheme
 from ..service.attempts import Attempt, Attempts
 from ..service.link.frames import Frame
 from ..service.server import Server
+from ..service.stock import deal
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +66,11 @@ class Dealer:
 
     def pick(self, peer: bytes) -> tuple[bytes, Bytes]:
         """Deal a tape; return its name and the first server's half."""
-        parts: tuple[list[Bytes], list[Bytes]] = ([], [])
-        for effect in self._scheme.protocol.deal(self._scheme, self._size, Fresh()):
-            if isinstance(effect, Send):
-                parts[int(effect.to)].append(effect.symbols)
+        first, second = deal(self._scheme, self._size)
         self._count += 1
         name = self._count.to_bytes(32, "big")
-        self._other[name] = np.concatenate(parts[1])
-        return name, np.concatenate(parts[0])
+        self._other[name] = second
+        return name, first
 
     def claim(self, peer: bytes, name: bytes) -> Bytes | None:
         """Return the second server's half, once."""

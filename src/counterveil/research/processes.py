@@ -1,7 +1,7 @@
 """Run servers on this machine, each in its own process, for benchmarks, examples and tests.
 
 One folder holds everything that a deployment needs: the issuer's keys, the common key, the bundle and the terms. For
-each server it has a folder with the server's keys, a ledger and a log.
+each server it has a folder with the server's keys, a ledger and a log, and so for a dealing server, if there is one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..terms.published import make_terms, sign_terms, write_terms
 from ..terms.wire import SignedTerms
 
 COMMAND = (sys.executable, "-c", "from counterveil.cli import main; main(prog_name='counterveil')")
-BUNDLE, TERMS = "bundle", "terms"  # names of files in the folder
+BUNDLE, TERMS, DEALER = "bundle", "terms", "dealer"  # names in the folder
 _START = 300  # seconds that a server may take to start
 _STOP = 300  # seconds that a server may take to stop
 
@@ -61,19 +61,31 @@ def publish(
     """
     if not (folder / COMMON).exists():
         write_keys(folder)
-    own = [folder / str(number) for number in range(1, len(urls) + 1)]
-    for place in own:
-        if not place.exists():
-            write_server_keys(place)
     issuer = Issuer.load(folder / PRIVATE)
     signed = database if database.signer == issuer.public else database.sign(issuer)
     signed.save(folder / BUNDLE)
     deployment = Deployment.serving(signed, **{"servers": len(urls), "robust": robust} | chosen)
-    keys = [read_public(place / SERVER_PUBLIC) for place in own]
-    terms = make_terms(signed, deployment, keys=keys, service=service, is_open=is_open, window=window, robust=robust)
+    keys = [_own_key(folder / str(number)) for number in range(1, len(urls) + 1)]
+    terms = make_terms(
+        signed,
+        deployment,
+        keys=keys,
+        service=service,
+        is_open=is_open,
+        window=window,
+        robust=robust,
+        dealer=_own_key(folder / DEALER) if deployment.scheme.protocol.dealt_by == "dealer" else None,
+    )
     issued = sign_terms(terms, urls, issuer)
     write_terms(folder / TERMS, issued)
     return issued
+
+
+def _own_key(place: Path) -> bytes:
+    """Return the public key of a server, after making its keys if there are none."""
+    if not place.exists():
+        write_server_keys(place)
+    return read_public(place / SERVER_PUBLIC)
 
 
 class Process:
@@ -98,13 +110,17 @@ class Process:
 
     def wait(self) -> None:
         """Wait until the server listens."""
+        found = self.wait_for(rb"running on (https?)://([^:\s]+):(\d+)")
+        scheme, host, port = (part.decode() for part in found.groups())
+        self.url, self.port = f"{scheme}://{host}:{port}", int(port)
+
+    def wait_for(self, said: bytes, times: int = 1) -> re.Match[bytes]:
+        """Wait until the process has logged something that matches `said`; return the match."""
         until = time.monotonic() + _START
         while time.monotonic() < until:
-            found = re.search(rb"running on (https?)://([^:\s]+):(\d+)", self.log.read_bytes()[self._mark :])
-            if found:
-                scheme, host, port = (part.decode() for part in found.groups())
-                self.url, self.port = f"{scheme}://{host}:{port}", int(port)
-                return
+            found = [*re.finditer(said, self.log.read_bytes()[self._mark :])]
+            if len(found) >= times:
+                return found[times - 1]
             if self.process.poll() is not None:
                 break
             time.sleep(0.02)
@@ -134,6 +150,22 @@ class Serve(Process):
         """Return the command that starts the server; it makes the server's ledger if there is none."""
         new = () if self.ledger.exists() else ("--new-ledger",)
         return [*self._command, "--ledger", self.ledger, "--port", self.port, *new]
+
+
+class Deal(Process):
+    """One `counterveil deal` on the files that `publish` wrote. `settings` are further options of the command."""
+
+    def __init__(self, folder: Path, *settings: object, apart: bool = False) -> None:
+        fixed = [*COMMAND, "deal", "--terms", folder / TERMS, "--key", folder / DEALER / SERVER_PRIVATE, *settings]
+        super().__init__(fixed, folder / "log-dealer", apart=apart)
+
+    def wait(self) -> None:
+        """Wait until the dealer runs."""
+        self.wait_for(b'"dealing"')
+
+    def wait_full(self, pairs: int = 1) -> None:
+        """Wait until this many pairs of processes have a full stock."""
+        self.wait_for(b'"stock full"', pairs)
 
 
 def start(processes: Sequence[Process]) -> None:
@@ -168,9 +200,9 @@ def running(processes: Sequence[Process]) -> Iterator[None]:
 
 @contextmanager
 def serving(folder: Path, database: Database, *, apart: bool = False, **chosen: Any) -> Iterator[list[Serve]]:
-    """Publish a database with the parameters `chosen`, and run two servers of it at free ports."""
+    """Publish a database with the parameters `chosen`, and run two servers at free ports, and a dealer if one deals."""
     ports = [free_port() for _ in range(2)]
-    publish(folder, database, [f"http://127.0.0.1:{port}" for port in ports], **chosen)
+    issued = publish(folder, database, [f"http://127.0.0.1:{port}" for port in ports], **chosen)
     servers = [Serve(folder, number, port, apart=apart) for number, port in enumerate(ports, start=1)]
-    with running(servers):
+    with running(servers), running([Deal(folder, apart=apart)] if issued.terms.dealer else []):
         yield servers

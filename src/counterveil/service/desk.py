@@ -23,7 +23,6 @@ from ..terms import wire
 from .attempts import Attempt
 from .connections import HANG_UP
 from .limits import GaveWay, Place, Places
-from .meeting import Meeting
 from .server import Asked, Reply, Server, Turn
 from .spool import Spool
 from .together import Together
@@ -142,8 +141,7 @@ class Desk:
 
     def __init__(self, server: Server, together: Together | None = None) -> None:
         self._server, self._most = server, server.longest
-        self._meeting = None if together is None else together.meeting
-        self._tapes = None if together is None else together.tapes
+        self._together = together
         self._answers, self._bodies = Places(_ANSWERS), Places(_BODIES, queue=512)
         self._spooled, self._runs = Places(_SPOOLED, queue=512), Places(_RUNS)
         self._checking = anyio.CapacityLimiter(cores())
@@ -167,32 +165,33 @@ class Desk:
 
     async def serve_attempt(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Play an attempt with another server, or give out the answer to one; or raise the reason for a refusal."""
-        if self._meeting is None:
+        if self._together is None:
             raise Refused("malformed", "an attempt, where servers do not talk to each other")
+        meeting = self._together.meeting
         try:
             request = Request(scope, receive)
             async with self._runs.hold():
-                asked, attempt = await self._asked(request, self._meeting)
+                asked, attempt = await self._asked(request, self._together)
                 if attempt is None:
-                    find = partial(self._meeting.attempts.collect, asked.run, asked.seat, asked.entry)
-                    part = await self._meeting.collect(asked.run, find)
+                    find = partial(meeting.attempts.collect, asked.run, asked.seat, asked.entry)
+                    part = await meeting.collect(asked.run, find)
                 else:
-                    part = await _unless_gone(request, self._meeting.join(attempt))
+                    part = await _unless_gone(request, meeting.join(attempt))
                 answer = Response(asked.reply + part, media_type=wire.MEDIA_TYPE, headers={"connection": "close"})
                 await answer(scope, receive, send)
         except GaveWay:
             await _hang_up(scope, receive)
 
-    async def _asked(self, request: Request, meeting: Meeting) -> tuple[Asked, Attempt | None]:
+    async def _asked(self, request: Request, together: Together) -> tuple[Asked, Attempt | None]:
         """Read an attempt. Its head is checked before its body has arrived, and so is the way to the other server."""
         length = self._length(request)
         async with self._spooled.hold(length) as place:
             body, spool = _Body(request.receive, place), Spool(length)
 
             def check(head: bytes) -> Asked:
-                asked = self._server.asked(head, length, self._tapes)
+                asked = self._server.asked(head, length, together.tapes)
                 if asked.kind == "attempt":
-                    meeting.check_reaches(*set(asked.run.servers) - {self._server.number})
+                    together.check_reaches(*set(asked.run.servers) - {self._server.number})
                 return asked
 
             with _deadline(length, _SLOWEST_UPLOAD):

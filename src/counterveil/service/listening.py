@@ -28,6 +28,16 @@ class _JsonLines(logging.Formatter):
         return msgspec.json.encode(entry).decode()
 
 
+def log_lines(level: str) -> None:
+    """Log entries of this level and above, to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    for name in ("counterveil", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level.upper())
+
+
 def configured(app: FastAPI, *, host: str, port: int, tls_cert: Path | None, tls_key: Path | None) -> uvicorn.Config:
     """Return the settings of uvicorn. It speaks WebSocket only if the application is linked to others."""
     linked = any(isinstance(route, WebSocketRoute) for route in app.routes)
@@ -62,12 +72,7 @@ def serve(
     log_level: str,
 ) -> None:
     """Run the server until a signal stops it; then finish the answers under way."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
-    for name in ("counterveil", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(log_level.upper())
+    log_lines(log_level)
     config = configured(app, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)
     log.info("serving", extra={"fields": about})
     Listener(config).run()

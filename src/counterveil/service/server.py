@@ -261,6 +261,8 @@ class Server:
         run = _run_of(message, claims, epoch.deployment.scheme)
         if not run.scheme.protocol.linked:
             raise Refused("malformed", "an attempt, where servers do not talk to each other")
+        if tapes is not None and epoch is not self.epoch:  # tapes are dealt for the last one
+            raise Refused("other_terms", "the request was made for other terms than these: read the manifest again")
         if message.request >= MOST_ATTEMPTS:
             raise Refused("too_often", f"a request has at most {MOST_ATTEMPTS} attempts")
         seat, (sizes,) = run.servers.index(self.number), run.scheme.requests(epoch.size._replace(k=claims.k))

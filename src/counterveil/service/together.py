@@ -8,12 +8,12 @@ from ..crypto.keys import SigningKey
 from ..terms.wire import Linked
 from .attempts import Attempts
 from .link.channel import Channel
-from .link.frames import Frame, Tape
+from .link.frames import Frame
+from .link.handshake import DEALER
 from .link.hub import Links
 from .meeting import Meeting
 from .server import Server
-
-_DEALER = 0  # the number of a dealing server, on the link
+from .stock import Stock, halves
 
 
 class Together:
@@ -24,14 +24,16 @@ class Together:
 
     def __init__(self, server: Server, own: SigningKey, urls: Sequence[str] = (), *, insecure: bool = False) -> None:
         issued, number = server.epoch.issued, server.number
-        keys = enumerate(issued.terms.keys, start=1)
+        pinned = {n: bytes.fromhex(key) for n, key in enumerate(issued.terms.keys, start=1) if n != number}
+        if issued.terms.dealer:
+            pinned[DEALER] = bytes.fromhex(issued.terms.dealer)
         others = [url for n, url in enumerate(issued.addresses, start=1) if n != number]
         self.tapes, self.peers = None, [n for n in range(1, len(others) + 2) if n != number]
         self.links = Links(
             number=number,
             own=own,
             service=issued.terms.service,
-            pinned={n: bytes.fromhex(key) for n, key in keys if n != number},
+            pinned=pinned,
             urls=list(urls) or others,
             heard=self._heard,
             opened=self._opened,
@@ -39,16 +41,39 @@ class Together:
             insecure=insecure,
         )
         self.meeting = Meeting(Attempts(number, server.ledger), lambda n: list(self.links.channels(n)))
+        if issued.terms.dealer:
+            lengths = halves(server.epoch.deployment.scheme, server.epoch.size)
+            self.tapes = Stock(number, lengths, self.meeting.stocked)
+
+    tapes: Stock | None  # what the dealing server has sent, if one deals
 
     def _heard(self, channel: Channel, frame: Frame) -> None:
-        if channel.number != _DEALER and not isinstance(frame, Tape):
+        if channel.number != DEALER:
             self.meeting.heard(channel, frame)
+        elif self.tapes is not None:
+            self.tapes.heard(channel, frame)
 
     def _opened(self, channel: Channel) -> None:
-        self.meeting.opened(channel)
+        if channel.number != DEALER:
+            self.meeting.opened(channel)
+            if self.tapes is not None:
+                self.tapes.met(channel.boot, channel.number)
+        elif self.tapes is not None:
+            self.tapes.opened(channel)
 
     def _lost(self, channel: Channel) -> None:
-        self.meeting.lost(channel)
+        if channel.number != DEALER:
+            self.meeting.lost(channel)
+            if self.tapes is not None and all(c.boot != channel.boot for c in self.links.channels(channel.number)):
+                self.tapes.parted(channel.boot)
+        elif self.tapes is not None:
+            self.tapes.lost(channel)
+
+    def check_reaches(self, number: int) -> None:
+        """Refuse unless a question can be worked on with that server: it is linked, and randomness is dealt."""
+        self.meeting.check_reaches(number)
+        if self.tapes is not None:
+            self.tapes.check(number)
 
     def connections(self, number: int) -> int:
         """Return how many connections there are to processes of a server."""

@@ -70,3 +70,6 @@ def verify(ticket: Ticket, terms: Terms, now: float) -> None:
         raise Refused("ticket_not_offered", said)
     if claims.k > parameters.k or claims.robust > terms.robust or claims.servers[-1] > parameters.servers:
         raise Refused("ticket_not_offered", "the ticket asks for records, servers or corrections that are not offered")
+    if terms.dealer and claims.k != parameters.k:  # the dealing server knows no ticket
+        said = f"the ticket is for {claims.k} records; where a server deals, every ticket is for {parameters.k}"
+        raise Refused("ticket_not_offered", said)

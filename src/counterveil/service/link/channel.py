@@ -43,7 +43,7 @@ class Channel:
         self.round_trip: float | None = None
         self._socket, self._seals = socket, seals
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._lock, self._more = threading.Lock(), asyncio.Event()
+        self._lock, self._more, self._less = threading.Lock(), asyncio.Event(), asyncio.Event()
         self._queue: deque[bytes] = deque()
         self._waiting = 0
         self._pinged, self._heard_at = 0, time.monotonic()
@@ -70,6 +70,12 @@ class Channel:
             elif len(self._queue) == 1:  # else the loop knows that there is more to send
                 self._loop.call_soon_threadsafe(self._more.set)
 
+    async def drained(self, most: int) -> None:
+        """Wait until at most this many bytes wait to be sent, or the channel has ended."""
+        while self.alive and self._waiting > most:
+            self._less.clear()
+            await self._less.wait()
+
     async def run(self, heard: Callable[[Channel, Frame], None]) -> None:
         """Carry frames until the connection ends; raise the error that ended it."""
         jobs = [asyncio.create_task(job) for job in (self._read(heard), self._write(), self._watch())]
@@ -88,6 +94,7 @@ class Channel:
         """End the channel now, in the loop's thread; what waits to be sent is lost."""
         with self._lock:
             self.alive = False
+        self._less.set()
         self._socket.abort()
 
     async def _read(self, heard: Callable[[Channel, Frame], None]) -> None:
@@ -115,6 +122,7 @@ class Channel:
                 await self._socket.send(sealed)
                 with self._lock:
                     self._queue.popleft()
+                    self._less.set()
                     self._waiting -= len(sealed) + _ENTRY
             self._sending_since = None
 

@@ -14,6 +14,7 @@ from ...errors import Malformed, OutOfRange
 from ...terms.wire import Bytes32, Id, Server
 
 MOST_DATA = 1 << 20  # bytes of data in one frame; who has more to say cuts it into several frames
+MOST_PEERS = 4096  # processes of other servers that one process is linked to
 LIMIT = MOST_DATA + 256  # bytes of a whole frame
 
 Data = Annotated[bytes, Meta(max_length=MOST_DATA)]
@@ -91,13 +92,25 @@ class Tape(_Frame, frozen=True):
     data: Data
 
 
-class Used(_Frame, frozen=True):
-    """The sender has used or lost a tape of the dealer's."""
+class Kept(_Frame, frozen=True):
+    """The sender has the whole of a tape of the dealer's."""
 
     id: Bytes32
 
 
-Frame = Ready | Begin | Opening | Standing | Abandon | Ping | Pong | Tape | Used
+class Used(_Frame, frozen=True):
+    """A server has used or lost a tape of the dealer's; from the dealer: the other half of a tape is gone."""
+
+    id: Bytes32
+
+
+class Peers(_Frame, frozen=True):
+    """The processes of other servers that the sender is linked to, by boot id; told to a dealer."""
+
+    boots: Annotated[tuple[Id, ...], Meta(max_length=MOST_PEERS)]
+
+
+Frame = Ready | Begin | Opening | Standing | Abandon | Ping | Pong | Tape | Kept | Used | Peers
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
