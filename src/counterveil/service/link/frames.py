@@ -63,12 +63,6 @@ class Standing(_Frame, frozen=True):
     answer: bool
 
 
-class Abandon(_Frame, frozen=True):
-    """The sender has stopped a run."""
-
-    run: Run
-
-
 class Ping(_Frame, frozen=True):
     """Ask for a pong with the same number."""
 
@@ -97,7 +91,7 @@ class Used(_Frame, frozen=True):
     id: Bytes32
 
 
-Frame = Ready | Begin | Opening | Standing | Abandon | Ping | Pong | Tape | Used
+Frame = Ready | Begin | Opening | Standing | Ping | Pong | Tape | Used
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
