@@ -44,7 +44,6 @@ FRAMES: list[Frame] = [
     frames.Begin(RUN, bytes(32)),
     Opening(RUN, b"data"),
     Standing(RUN, "given up", True),
-    frames.Abandon(RUN),
     Ping(0),
     frames.Pong(2**53 - 1),
     Tape(bytes(32), 3, 7, bytes(16), b"data"),

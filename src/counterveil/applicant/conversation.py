@@ -263,6 +263,8 @@ class Conversation:
         fetches = self.scheme.protocol.fetches
         if fetches and not seen.positions:
             raise Tampered("the answers contradict each other: at least one server lied, or its answer was altered")
+        if not fetches and len(set(seen.records)) < len(seen.records):
+            raise Tampered("the answers bring one record twice: a server lied; not shown")
         records, layout = self._signed(seen, sign), self.deployment.tariff.layout
         paid = [sum(costs.of(layout.nearest(costs, record))) for record in records]
         if not self.scheme.reveal.fits(self.scheme.field, seen.revealed, seen.positions, np.array(paid)):

@@ -265,6 +265,8 @@ class Linked(Run):
             self.error = self.error or ServerFault("the servers", f"broke off {MOST_ATTEMPTS} attempts in a row")
         if self.error is not None:
             return
+        if attempt > self.attempt:  # the servers moved, so patience starts again
+            self._waited, self._pause = 0.0, _PAUSE
         self.attempt, self._asked = attempt, True
         self._party = self._begin()
         self._effect = self._next(None)
@@ -286,9 +288,9 @@ class Linked(Run):
 
     def more(self, line: Line) -> bytes | None:
         """Return the next bytes of an upload; nothing if the other upload must catch up, None at the end."""
-        seat = self._lines[line].seat
-        total = self.requests[0].body(seat)
-        if self._sent_bytes[seat] == total:
+        begun = self._lines[line]
+        seat = begun.seat
+        if begun.message.kind == "collect" or self._sent_bytes[seat] == self.requests[0].body(seat):
             return None
         while sum(map(len, self._uploads[seat])) < _PIECE and isinstance(self._effect, Send):
             if 1 - seat not in self._dropped and sum(map(len, self._uploads[1 - seat])) > _AHEAD:
@@ -323,7 +325,10 @@ class Linked(Run):
 
     def broke(self, line: Line, why: Exception) -> None:
         """Note how a request failed; some failures only mean that the servers must be asked again."""
-        seat, code = self._lines[line].seat, why.code if isinstance(why, ServerFault) else "fatal"
+        begun, code = self._lines[line], why.code if isinstance(why, ServerFault) else "fatal"
+        seat = begun.seat
+        if begun.message.kind == "collect" and code in _NOTHING_BEGAN:
+            code = None  # a server that is too busy to say how an attempt ended has not said that it never began
         self._dropped.add(seat)
         self._uploads[seat].clear()
         if code in (*_NOTHING_BEGAN, *_NOT_YET, "attempt_over"):

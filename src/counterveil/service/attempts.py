@@ -25,7 +25,7 @@ from .ledger import AnyLedger, Entry, Key
 from .link.frames import Begin, Frame, Opening, Ready, Run, Standing
 
 PIECE = 1 << 20  # bytes: the most that one frame brings of an opening
-_EARLY = 1024  # runs that the other server is ready for, and whose input has not arrived here yet
+_EARLY = 1024  # runs that one other server is ready for, and whose input has not arrived here yet
 
 Phase = Literal["waiting", "running", "held", "released", "over"]
 Event = Literal["ready", "begin", "tape", "opening", "held", "given up", "unknown", "opened", "lost", "left", "late"]
@@ -36,6 +36,7 @@ STEPS: dict[tuple[Phase, Event], str] = {  # anything else changes nothing
     ("waiting", "tape"): "begin",
     ("waiting", "begin"): "join",
     ("waiting", "given up"): "give_up",
+    ("waiting", "lost"): "part",
     ("waiting", "left"): "leave",  # nothing began, so nothing is spent
     ("waiting", "late"): "leave",
     ("running", "opening"): "play",
@@ -80,7 +81,7 @@ class Attempt:
     tape : the tape, if the applicant dealt it.
     tapes : where the tape comes from, if a server deals.
     entry : the entry "running" of this attempt, for the ledger.
-    most : bytes: the longest opening that the peer may send.
+    most : bytes that the peer opens in a whole run.
     """
 
     def __init__(
@@ -116,6 +117,10 @@ class Attempt:
         """Whether the attempt runs over this connection."""
         return self._line is line
 
+    def is_of(self, entry: Entry) -> bool:
+        """Whether the entry comes from the sender of this attempt: only the sender knows the secret (rule 13)."""
+        return self._entry.proof == entry.proof
+
     def hold(self, reply: bytes) -> None:
         """Take up a part that the ledger holds, of an attempt that another process, or an earlier one, completed."""
         self.phase, self.reply = "held", reply
@@ -131,6 +136,9 @@ class Attempt:
     def _say_ready(self, line: Line, _: bytes) -> None:
         if not self.leads:
             _tell(line, Ready(self.run))
+
+    def _part(self, line: Line, _: bytes) -> None:
+        self._line = None  # the peer says again that it is ready
 
     def _begin(self, line: Line | None, _: bytes) -> None:
         line = self._line = line or self._line
@@ -173,7 +181,7 @@ class Attempt:
             return
         self._inbox += data
         self.received += len(data)
-        if len(self._inbox) > 2 * self._most:  # a peer that keeps to the protocol is at most one opening ahead
+        if self.received > self._most:
             self._give_up(line, b"")
         elif self._wanted is not None and len(self._inbox) >= self._wanted.count:
             self._play_on(self._take(self._wanted))
@@ -259,7 +267,7 @@ class Attempts:
     def __init__(self, number: int, ledger: AnyLedger) -> None:
         self.number, self._ledger = number, ledger
         self._live: dict[Run, Attempt] = {}
-        self._early: dict[Run, Line] = {}
+        self._early: dict[int, dict[Run, Line]] = {}  # by server, so that one cannot push out another's
 
     def get(self, run: Run) -> Attempt | None:
         """Return the attempt of a run, if this process works on it."""
@@ -274,10 +282,10 @@ class Attempts:
         if attempt.run in self._live:
             raise Refused("busy", "this attempt is under way already")
         self._live[attempt.run] = attempt
-        early = self._early.pop(attempt.run, None)
-        if early is not None:
+        early, here = self._early.get(attempt.peer, {}).pop(attempt.run, None), list(lines)
+        if early in here:
             attempt.happen("ready", early)
-        for line in lines:
+        for line in here:
             attempt.happen("opened", line)
 
     def drop(self, attempt: Attempt) -> None:
@@ -286,12 +294,14 @@ class Attempts:
             del self._live[attempt.run]
 
     def collect(self, run: Run, seat: int, entry: Entry, lines: Iterable[Line]) -> Attempt:
-        """Return an attempt whose answer somebody wants, or whose end: whoever sent its input may ask.
+        """Return an attempt whose answer, or whose end, somebody wants to have. Only the sender of its input may ask.
 
         An attempt that this process does not work on was begun by another process, or by an earlier one, or never. If
         it is held, the peer is asked. Otherwise it is given up, so that the next attempt may begin.
         """
         live = self._live.get(run)
+        if live is not None and not live.is_of(entry):
+            raise Refused("ticket_used", "somebody else sent this attempt")
         if live is not None and live.phase != "waiting":
             return live
         attempt = Attempt(run, seat, self._ledger, entry)
@@ -318,9 +328,10 @@ class Attempts:
             if attempt is not None:
                 attempt.happen("ready", line)
             elif self.number == run.servers[0]:
-                self._early[run] = line
-                while len(self._early) > _EARLY:
-                    del self._early[next(iter(self._early))]
+                early = self._early.setdefault(line.number, {})
+                early[run] = line
+                if len(early) > _EARLY:
+                    early.pop(next(iter(early)), None)
         elif isinstance(frame, Begin):
             if attempt is not None and attempt.phase == "waiting":
                 attempt.happen("begin", line, frame.tape)
@@ -352,9 +363,9 @@ class Attempts:
 
     def forget(self, line: Line) -> None:
         """Forget what was said early over a connection which is gone."""
-        for run, early in list(self._early.items()):
-            if early is line:
-                self._early.pop(run, None)
+        early = self._early.get(line.number, {})
+        for run in [run for run, over in list(early.items()) if over is line]:
+            early.pop(run, None)
 
 
 def give_up(ledger: AnyLedger, entry: Entry, peer: Literal["given up"] | None) -> None:
@@ -374,7 +385,10 @@ def key_of(run: Run) -> Key:
 
 def tell_state(line: Line | None, run: Run, ledger: AnyLedger) -> None:
     """Tell the peer what this server's ledger durably has of an attempt."""
-    state = ledger.state(key_of(run))
+    try:
+        state = ledger.state(key_of(run))
+    except Refused:  # the ledger cannot be read now
+        return
     _tell(line, Standing(run, "unknown" if state is None or state == "spent" else state, False))
 
 

@@ -97,9 +97,10 @@ def _deadline(length: int, pace: int) -> Iterator[None]:
         raise Refused("too_slow", f"the body did not arrive within {seconds:.0f} seconds") from None
 
 
-async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
+async def _unless_gone(request: Request, work: Callable[[], Awaitable[T]]) -> T:
     """Wait for some work; stop when the client is gone."""
     made: list[T] = []
+    refused: list[CounterveilError] = []  # kept, since a task group would wrap it
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -108,8 +109,13 @@ async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
 
     async with anyio.create_task_group() as group:
         group.start_soon(watch)
-        made.append(await work)
+        try:
+            made.append(await work())
+        except CounterveilError as error:
+            refused.append(error)
         group.cancel_scope.cancel()
+    if refused:
+        raise refused[0]
     if not made:
         raise ClientDisconnect
     return made[0]
@@ -170,34 +176,35 @@ class Desk:
         meeting = self._together.meeting
         try:
             request = Request(scope, receive)
-            async with self._runs.hold():
-                asked, attempt = await self._asked(request, self._together)
+            length = self._length(request)
+            async with self._spooled.hold(length) as place:
+                asked, attempt = await self._asked(_Body(request.receive, place), length, self._together)
                 if attempt is None:
                     find = partial(meeting.attempts.collect, asked.run, asked.seat, asked.entry)
-                    part = await meeting.collect(asked.run, find)
+                    work = partial(meeting.collect, asked.run, find)
                 else:
-                    part = await _unless_gone(request, meeting.join(attempt))
+                    work = partial(meeting.join, attempt)
+                async with self._runs.hold():  # only now, so that nobody waits for a slow upload
+                    part = await _unless_gone(request, work)
                 answer = Response(asked.reply + part, media_type=wire.MEDIA_TYPE, headers={"connection": "close"})
                 await answer(scope, receive, send)
         except GaveWay:
             await _hang_up(scope, receive)
 
-    async def _asked(self, request: Request, together: Together) -> tuple[Asked, Attempt | None]:
+    async def _asked(self, body: _Body, length: int, together: Together) -> tuple[Asked, Attempt | None]:
         """Read an attempt. Its head is checked before its body has arrived, and so is the way to the other server."""
-        length = self._length(request)
-        async with self._spooled.hold(length) as place:
-            body, spool = _Body(request.receive, place), Spool(length)
 
-            def check(head: bytes) -> Asked:
-                asked = self._server.asked(head, length, together.tapes)
-                if asked.kind == "attempt":
-                    together.check_reaches(*set(asked.run.servers) - {self._server.number})
-                return asked
+        def check(head: bytes) -> Asked:
+            asked = self._server.asked(head, length, together.tapes)
+            if asked.kind == "attempt":
+                together.check_reaches(*set(asked.run.servers) - {self._server.number})
+            return asked
 
-            with _deadline(length, _SLOWEST_UPLOAD):
-                asked = await self._admitted(body, length, check)
-                await body.pour(spool)
-            return asked, None if asked.kind == "collect" else await self._check(asked.join, spool.array())
+        spool = Spool(length)
+        with _deadline(length, _SLOWEST_UPLOAD):
+            asked = await self._admitted(body, length, check)
+            await body.pour(spool)
+        return asked, None if asked.kind == "collect" else await self._check(asked.join, spool.array())
 
     def _length(self, request: Request) -> int:
         """Return how long a request says it is; refuse one that does not say, or is longer than the terms allow."""

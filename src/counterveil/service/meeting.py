@@ -42,6 +42,7 @@ class Meeting:
     def __init__(self, attempts: Attempts, lines: Callable[[int], list[Line]]) -> None:
         self.attempts, self._lines = attempts, lines
         self._agendas: dict[Run, _Agenda] = {}
+        self._endings: dict[Attempt, asyncio.Task[bytes]] = {}
         self._threads = anyio.CapacityLimiter(_THREADS)
         self.watchers: list[Callable[[Attempt], None]] = []  # called with every attempt that has ended
 
@@ -75,10 +76,8 @@ class Meeting:
     async def join(self, attempt: Attempt) -> bytes:
         """Play an attempt to its end; return this server's part of the answer, or refuse."""
         await self._done(attempt.run, lambda: self.attempts.start(attempt, self._lines(attempt.peer)))
-        outcome = asyncio.get_running_loop().create_task(self._outcome(attempt))
-        outcome.add_done_callback(lambda task: task.cancelled() or task.exception())  # somebody has seen it
         try:
-            return await asyncio.shield(outcome)
+            return await asyncio.shield(self._ending(attempt))
         except asyncio.CancelledError:
             self._post(attempt.run, partial(self._happen, attempt.run, "left"))  # what has begun goes on
             raise
@@ -88,7 +87,16 @@ class Meeting:
         found: list[Attempt] = []
         (peer,) = set(run.servers) - {self.attempts.number}
         await self._done(run, lambda: found.append(find(self._lines(peer))))
-        return await self._outcome(found[0])
+        return await asyncio.shield(self._ending(found[0]))
+
+    def _ending(self, attempt: Attempt) -> asyncio.Task[bytes]:
+        """Return the task that waits for the end of an attempt. It goes on when nobody waits for it any more."""
+        task = self._endings.get(attempt)
+        if task is None:
+            task = self._endings[attempt] = asyncio.get_running_loop().create_task(self._outcome(attempt))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
+            task.add_done_callback(lambda _: self._endings.pop(attempt))
+        return task
 
     async def _outcome(self, attempt: Attempt) -> bytes:
         """Wait until an attempt has ended, or its time is over."""

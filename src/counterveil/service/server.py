@@ -32,7 +32,7 @@ from ..terms import tickets, wire
 from ..terms.wire import Claims, Manifest, Request, RequestKind, SignedTerms, Ticket
 from .attempts import Attempt, Tapes, key_of
 from .epochs import Epoch, check_holdings, make_epoch
-from .ledger import MOST_ATTEMPTS, AnyLedger, Entry, Key
+from .ledger import GRACE, MOST_ATTEMPTS, AnyLedger, Entry, Key
 from .link.frames import Run
 
 _TICKETS = 64  # tickets whose shuffle order is cached for the record step
@@ -298,7 +298,8 @@ class Server:
         if message.key != self._key_id:
             raise Refused("other_key", "the servers have another common key now: read the manifest again")
         ticket = wire.decode_ticket(message.ticket)
-        tickets.verify(ticket, epoch.issued.terms, self._clock())
+        grace = GRACE if message.kind == "collect" else 0
+        tickets.verify(ticket, epoch.issued.terms, self._clock(), grace)
         if self.number not in ticket.claims.servers or self.number not in message.among:
             raise Refused("ticket_for_other_servers", f"the ticket, or the request, is not for server {self.number}")
         return message, start, ticket, epoch

@@ -46,10 +46,10 @@ def mint(
     return Ticket(claims, signed, issuer.sign(_PURPOSE, signed) if issuer else b"")
 
 
-def verify(ticket: Ticket, terms: Terms, now: float) -> None:
+def verify(ticket: Ticket, terms: Terms, now: float, grace: int = 0) -> None:
     """Refuse a ticket that is forged, expired, for another service, or for something that the terms do not offer.
 
-    The ledger decides whether it was used before.
+    The ledger decides whether it was used before. `grace` is how many seconds ago it may have expired.
     """
     claims, parameters = ticket.claims, terms.parameters
     is_open = terms.tickets == "open"
@@ -61,7 +61,7 @@ def verify(ticket: Ticket, terms: Terms, now: float) -> None:
         raise Refused(
             "ticket_for_another_service", f"the ticket is for the service {claims.service}, not for {terms.service}"
         )
-    if claims.expires <= now:
+    if claims.expires + grace <= now:
         raise Refused("ticket_expired", "the ticket has expired")
     if is_open and claims.expires > now + terms.window:
         raise Refused("ticket_forged", f"a ticket of one's own must expire within {terms.window} seconds")

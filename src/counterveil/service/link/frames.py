@@ -64,12 +64,6 @@ class Standing(_Frame, frozen=True):
     answer: bool
 
 
-class Abandon(_Frame, frozen=True):
-    """The sender has stopped a run."""
-
-    run: Run
-
-
 class Ping(_Frame, frozen=True):
     """Ask for a pong with the same number."""
 
@@ -110,7 +104,7 @@ class Peers(_Frame, frozen=True):
     boots: Annotated[tuple[Id, ...], Meta(max_length=MOST_PEERS)]
 
 
-Frame = Ready | Begin | Opening | Standing | Abandon | Ping | Pong | Tape | Kept | Used | Peers
+Frame = Ready | Begin | Opening | Standing | Ping | Pong | Tape | Kept | Used | Peers
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
