@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algebra.arrays import Bytes
-from ..crypto.randomness import Fresh
+from ..crypto.randomness import Fresh, Randomness
 from ..engine.party import Send
 from ..schemes.protocols import Size
 from ..schemes.scheme import Scheme
@@ -63,14 +63,14 @@ class Wires:
 class Dealer:
     """A dealing server in the same process: it deals a tape for both servers when the first asks for one."""
 
-    def __init__(self, scheme: Scheme, size: Size) -> None:
-        self._scheme, self._size, self._count = scheme, size, 0
+    def __init__(self, scheme: Scheme, size: Size, draw: Randomness | None = None) -> None:
+        self._scheme, self._size, self._draw, self._count = scheme, size, draw or Fresh(), 0
         self._other: dict[bytes, Bytes] = {}  # halves of tapes that the second server has not claimed yet
 
     def pick(self, peer: bytes) -> tuple[bytes, Bytes]:
         """Deal a tape; return its name and the first server's half."""
         parts: tuple[list[Bytes], list[Bytes]] = ([], [])
-        for effect in self._scheme.protocol.deal(self._scheme, self._size, Fresh()):
+        for effect in self._scheme.protocol.deal(self._scheme, self._size, self._draw):
             if isinstance(effect, Send):
                 parts[int(effect.to)].append(effect.symbols)
         self._count += 1
