@@ -467,8 +467,8 @@ class Carrier:
             source, to, frame = wires._sent.popleft()
             wires._attempts[to].heard(wires._ends[to, source], frame)
         for (number, _), end in wires._ends.items():
-            for run in wires._attempts[number].runs():
-                wires._attempts[number].lost(run, end)
+            for begun in wires._attempts[number].runs():
+                wires._attempts[number].lost(begun, end)
         wires._sent.clear()
 
 
@@ -507,7 +507,7 @@ def effects(
     asked.meet([Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)])
     carrier = Carrier(servers, robust=robust, breaks=breaks)
     while {"what": "hang up"} not in events:
-        todo, bodies = begun(asked)
+        todo, bodies = started(asked)
         events += [shown(do, bodies) for do in todo]
         sent = {do.line: (do.message, bodies[do.line]) for do in todo if do.line is not None and do.message is not None}
         for line, reply in carrier.replies(sent).items():
@@ -533,12 +533,12 @@ def effects(
     } | ({"liars": asked.liars} if deployment.scheme.protocol.pairs and robust else {})
 
 
-def begun(asked: Conversation) -> tuple[list[Do], dict[Line, bytes]]:
+def started(asked: Conversation) -> tuple[list[Do], dict[Line, bytes]]:
     """Return what a conversation wants done, and the bodies that it makes while it sends them, run by run."""
     todo = list(asked.todo())
     bodies = {do.line: bytearray() for do in todo if do.line is not None}
-    for run in sorted({line.run for line in bodies}):
-        left = [line for line in bodies if line.run == run and asked.upload(line)]
+    for number in sorted({line.run for line in bodies}):
+        left = [line for line in bodies if line.run == number and asked.upload(line)]
         while left:
             for line in list(left):
                 part = asked.more(line)

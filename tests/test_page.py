@@ -557,7 +557,7 @@ REPLAYED = """async ([name, C]) => {
       let doing = await todo(conversation);
       const error = await refusal(async () => {
         for (let i = 0; i < 99; i++) {
-          for (const { line } of doing.filter(({ what }) => what === "send")) conversation.broke(line, refused(code, reason));
+          for (const { line } of doing) if (line) conversation.broke(line, refused(code, reason));
           doing = await todo(conversation);
           waited.push(...doing.flatMap(({ seconds }) => seconds ?? []));
           doing.forEach(({ message }) => message && kinds.add(message.kind));
