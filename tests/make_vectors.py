@@ -455,7 +455,8 @@ class Carrier:
         replies: dict[Line, bytes | str | None] = {}
         for line, attempt in attempts.items():
             self._wires.drop(line.server, attempt)
-            refused = None if self._breaks and line.server == 1 else attempt.refusal and attempt.refusal.code
+            is_lost = self._breaks and line.server == 1
+            refused = None if is_lost or attempt.refusal is None else attempt.refusal.code
             replies[line] = refused if attempt.reply is None else asked[line].reply + attempt.reply
         self._breaks = False
         return replies

@@ -305,6 +305,7 @@ async function question(asked) {
   const progress = reporting((...said) => {
     clearTimeout(slow);
     slow = wait(...said);
+    if (said.length) $("status").scrollIntoView({ block: "nearest" });
   });
   try {
     const found = await ask(session, ticket, own, wishes, watch, attempt, progress);
