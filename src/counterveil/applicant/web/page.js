@@ -49,6 +49,8 @@ import { fingerprint } from "./wire.js";
 
 /** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
 const $ = (id) => /** @type {Elements[typeof id]} */ (document.getElementById(id));
+/** @type {Record<string, string | undefined>} */
+const AFTER_AN_ANSWER = { other_terms: "renewed", other_key: "renewed", peer_unreachable: "unreachable" }; // refusals that leave a ticket unused, and what they mean if a server has answered before
 const SLOW = 5000; // milliseconds after which the page says that it still waits
 
 /** @type {import("./client.js").Session} */
@@ -314,13 +316,13 @@ async function question(asked) {
     $("answer").focus({ preventScroll: true });
     $("answer").scrollIntoView({ block: "start" });
   } catch (error) {
-    const code = error instanceof Trouble ? error.code : "";
-    const renewed = ["other_terms", "other_key"].includes(code);
-    if (ticket && (renewed ? !asked.answered : code === "peer_unreachable")) {
+    const code = error instanceof Trouble ? error.code : "", after = AFTER_AN_ANSWER[code];
+    if (after && ticket && !asked.answered) {
       giveBack(ticket);
       asked.spent = false;
     }
-    trouble(renewed && asked.answered ? new Trouble("renewed") : error, ["unreachable", "peer_unreachable"].includes(code) ? () => question(asked) : undefined);
+    const again = ["unreachable", "peer_unreachable"].includes(code) ? () => question(asked) : undefined;
+    trouble(after && asked.answered ? new Trouble(after) : error, again);
     $("status").scrollIntoView({ block: "nearest" });
   } finally {
     clearTimeout(slow);
