@@ -48,11 +48,16 @@ def make_schema() -> Schema:
     return Schema(features=tuple(Numeric(name=f"x{j}", low=0, high=LEVELS, step=1) for j in range(FEATURES)))
 
 
-def make_database(folder: Path, urls: Sequence[str], count: int, scheme: str) -> None:
-    """Write keys, a signed bundle of random rows, and its terms."""
+def make_rows(count: int) -> Database:
+    """Return a database of random rows."""
     rows = np.random.default_rng(1).integers(0, LEVELS + 1, (count, FEATURES))
     data = {f"x{j}": rows[:, j] for j in range(FEATURES)} | {"ok": np.ones(count, dtype=bool)}
-    publish(folder, Database.build(data, make_schema(), accepted="ok"), urls, scheme=scheme)
+    return Database.build(data, make_schema(), accepted="ok")
+
+
+def make_database(folder: Path, urls: Sequence[str], count: int, scheme: str) -> None:
+    """Write keys, a signed bundle of random rows, and its terms."""
+    publish(folder, make_rows(count), urls, scheme=scheme)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Compare a question from the browser with one from Python, on the same servers: `python benchmarks/page.py`.
 
-It needs Chromium. There are d = 20 features. Both clients do the same work: share, send, recover or evaluate, fetch,
-check. Both wait for the same public steps of time.
+It needs Chromium. There are d = 20 features. Both clients do the same work: share, deal, send, recover or evaluate,
+fetch, check. Both wait for the same public steps of time. Where servers are linked, the applicant deals.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from load import FEATURES, ROWS, serving
+from load import FEATURES, ROWS, make_rows, serving
 from playwright.sync_api import Playwright, sync_playwright
 from rich import box
 from rich.console import Console
@@ -20,10 +22,12 @@ from rich.table import Table
 
 from counterveil import Client
 from counterveil.crypto.keys import PRIVATE, Issuer
+from counterveil.research import processes
 from counterveil.terms.tickets import mint
 
 QUESTIONS = 20
-RUNS = (("table/differences", ROWS), ("table/sealed", 1_000), ("table/sealed", ROWS))
+JOINT = "table/sealed, joint"
+RUNS = (("table/differences", ROWS), ("table/sealed", 1_000), ("table/sealed", ROWS), (JOINT, ROWS), (JOINT, 100_000))
 ASK = """async ({ tickets, person }) => {
   const client = await import("/web/client.js");
   const config = JSON.parse(document.getElementById("config").textContent);
@@ -39,10 +43,21 @@ ASK = """async ({ tickets, person }) => {
 }"""
 
 
+@contextmanager
+def served(folder: Path, scheme: str, rows: int) -> Iterator[list[str]]:
+    """Run two servers, linked ones if the protocol is joint; return their addresses."""
+    if scheme != JOINT:
+        with serving(folder, rows, scheme, "localhost") as urls:
+            yield urls
+        return
+    with processes.serving(folder, make_rows(rows), scheme="table/sealed", protocol="joint") as servers:
+        yield [server.url for server in servers]
+
+
 def asked(playwright: Playwright, chromium: str, scheme: str, rows: int) -> tuple[list[float], list[float]]:
     """Return the milliseconds of each question, from Python and from the page."""
     person = {f"x{j}": j % 21 for j in range(FEATURES)}
-    with tempfile.TemporaryDirectory() as name, serving(Path(name), rows, scheme, "localhost") as urls:
+    with tempfile.TemporaryDirectory() as name, served(Path(name), scheme, rows) as urls:
         with Client(urls) as client:
             terms = client.peers[0].manifest.terms
             issuer, expires = Issuer.load(Path(name) / PRIVATE), int(time.time()) + 3600

@@ -24,7 +24,7 @@ from counterveil.schema import boxes, features, schema, tariff
 from counterveil.schema.features import Boolean, Categorical, Numeric, Ordinal
 from counterveil.schema.layouts import RecordKind
 from counterveil.schemes.fetch import LEAST_PART
-from counterveil.schemes.protocols import circuit, garbled, packed
+from counterveil.schemes.protocols import circuit, garbled, joint, packed
 from counterveil.terms import deployment, published, wire
 
 FILE = Path(__file__).parent.parent / "src" / "counterveil" / "applicant" / "web" / "constants.js"
@@ -47,8 +47,7 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("VERSION", wire.VERSION, "of messages and tickets"),
         ("MEDIA_TYPE", wire.MEDIA_TYPE, ""),
         ("MANIFEST_PATH", wire.MANIFEST_PATH, ""),
-        ("ANSWER_PATH", wire.ANSWER_PATH, ""),
-        ("RECORD_PATH", wire.RECORD_PATH, ""),
+        ("ROUTES", dict(wire.ROUTES), "where each kind of request goes, and what comes back"),
         ("REQUEST_KINDS", get_args(wire.RequestKind), ""),
         ("REPLY_KINDS", get_args(wire.ReplyKind), ""),
         ("RECORD_KINDS", get_args(RecordKind), ""),
@@ -82,6 +81,12 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("LANE_BITS", packed.LANE_BITS, "the joint protocol puts 2 to this power rows into one word"),
         ("BLOCK", packed.BLOCK, "the most rows of a block of the joint protocol"),
         ("TREES_FROM", packed.TREES_FROM, "the first level of the joint tournament whose comparisons are trees"),
+        ("DEALERS", tuple(joint._ROLES), "who may deal for the joint protocol"),
+        ("MOST_ATTEMPTS", runs.MOST_ATTEMPTS, "of servers that talk to each other"),
+        ("NOTHING_BEGAN", runs._NOTHING_BEGAN, "refusals of a server that has not taken the attempt"),
+        ("NOT_YET", runs._NOT_YET, "refusals after which an attempt may still have an answer; null: no answer at all"),
+        ("ATTEMPT_PAUSE", _milliseconds(runs._PAUSE), "milliseconds before they are asked again; then twice as long"),
+        ("LONGEST_ATTEMPT_PAUSE", _milliseconds(runs._LONGEST_PAUSE), "milliseconds"),
         ("AHEAD", runs._AHEAD, "bytes: the most that one answer may be ahead of the others"),
         ("STEP", _milliseconds(offer._STEP), "milliseconds: the shortest step; messages leave only at multiples of it"),
         ("ROWS_A_STEP", offer._ROWS_A_STEP, "the step grows by STEP for each this many rows"),

@@ -36,12 +36,13 @@ from counterveil.algebra.field import Field
 from counterveil.applicant.ask import compile_question
 from counterveil.applicant.conversation import Conversation
 from counterveil.applicant.offer import Offer
-from counterveil.applicant.runs import Do
+from counterveil.applicant.runs import Do, Line
 from counterveil.crypto.garbling import Garbler, hashed, tweaks
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.crypto.packages import unpackage
 from counterveil.crypto.randomness import keystream, uniform
-from counterveil.errors import WrongShape
+from counterveil.errors import ServerFault, WrongShape
+from counterveil.inprocess.linked import Dealer, Wires
 from counterveil.institution.bundle import Counts
 from counterveil.schema.boxes import Interval, any_interval, family, words
 from counterveil.schema.frames import Columns
@@ -81,6 +82,18 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
     "one of four servers lies": {"servers": 4, "collusion": 1, "robust": 1},
     "sealed": {"scheme": "table/sealed"},
     "sealed, the record inside": {"scheme": "table/sealed_record"},
+    "sealed, one of three servers lies": {"scheme": "table/sealed", "servers": 3, "collusion": 1, "robust": 1},
+    "joint, dealt by the applicant": {"scheme": "table/sealed", "protocol": "joint"},
+    "joint, three records": {"scheme": "table/sealed", "protocol": "joint", "k": 3},
+    "joint, dealt by a server": {"scheme": "table/sealed", "protocol": "joint", "dealer": "server"},
+    "joint, an attempt that broke off": {"scheme": "table/sealed", "protocol": "joint", "breaks": True},
+    "joint, one of three servers lies": {
+        "scheme": "table/sealed",
+        "protocol": "joint",
+        "servers": 3,
+        "collusion": 1,
+        "robust": 1,
+    },
 }
 
 
@@ -474,12 +487,84 @@ class Recorded:
         return values
 
 
+class Carrier:
+    """Carries messages to real servers. Server 3 lies, if any may; the first attempt breaks off, if `breaks`."""
+
+    def __init__(self, servers: list[Server], *, robust: int, breaks: bool) -> None:
+        self._servers = {server.number: server for server in servers}
+        self._scheme, self._robust, self._breaks = servers[0].epoch.deployment.scheme, robust, breaks
+        self._wires, self._dealer = Wires(self._servers), None
+        if self._scheme.protocol.dealt_by == "dealer":
+            self._dealer = Dealer(self._scheme.among((1, 2)), servers[0].epoch.size, Pads(99))
+
+    def replies(self, sent: dict[Line, tuple[Request, bytes]]) -> dict[Line, bytes | str | None]:
+        """Return the reply to each message, or the code of a refusal, None if nothing came back."""
+        if self._scheme.protocol.linked:
+            return self._together(sent)
+        return {line: self._alone(line, message) for line, (message, _) in sent.items()}
+
+    def _alone(self, line: Line, message: Request) -> bytes:
+        lies = self._robust and line[:2] == (3, 0)
+        if lies and self._scheme.protocol.pairs:
+            message = msgspec.structs.replace(message, body=_altered(message.body, len(message.body)))
+        reply = self._servers[line.server].turn(wire.encode(message), message.kind).answered().whole()
+        return _lied(reply, self._scheme.field) if lies and not self._scheme.protocol.pairs else reply
+
+    def _together(self, sent: dict[Line, tuple[Request, bytes]]) -> dict[Line, bytes | str | None]:
+        asked, attempts = {}, {}
+        query = self._scheme.field.packed(self._scheme.symbols)
+        for line, (message, body) in sent.items():
+            body = _altered(body, query) if self._robust and line.server == 3 else body
+            whole = wire.head(message, len(body)) + body
+            asked[line] = made = self._servers[line.server].asked(whole[: wire.ENVELOPE], len(whole), self._dealer)
+            if made.kind == "collect":
+                attempts[line] = self._wires._attempts[line.server].collect(made.run, made.seat, made.entry, [])
+            else:
+                attempts[line] = made.join(np.frombuffer(whole, dtype=np.uint8))
+                self._wires.start(line.server, attempts[line])
+        if self._breaks:
+            self._break_off()
+        self._wires.deliver()
+        replies: dict[Line, bytes | str | None] = {}
+        for line, attempt in attempts.items():
+            self._wires.drop(line.server, attempt)
+            is_lost = self._breaks and line.server == 1
+            refused = None if is_lost or attempt.refusal is None else attempt.refusal.code
+            replies[line] = refused if attempt.reply is None else asked[line].reply + attempt.reply
+        self._breaks = False
+        return replies
+
+    def _break_off(self) -> None:
+        """Deliver the first frames, then break the connection; the answer of server 1 is lost on its way as well."""
+        wires = self._wires
+        for _ in range(6):
+            source, to, frame = wires._sent.popleft()
+            wires._attempts[to].heard(wires._ends[to, source], frame)
+        for (number, _), end in wires._ends.items():
+            for begun in wires._attempts[number].runs():
+                wires._attempts[number].lost(begun, end)
+        wires._sent.clear()
+
+
+def _altered(body: bytes, query: int) -> bytes:
+    """Return a message as if somebody had asked another question: the first `query` bytes are others, the last kept."""
+    return bytes(each ^ 0x55 for each in body[: query - 1]) + body[query - 1 :]
+
+
 def effects(
-    number: int, held: Database, *, k: int = 1, spread: float = 0.0, robust: int = 0, **parameters: Any
+    number: int,
+    held: Database,
+    *,
+    k: int = 1,
+    spread: float = 0.0,
+    robust: int = 0,
+    breaks: bool = False,
+    **parameters: Any,
 ) -> dict[str, Any]:
     """Return one conversation with real servers: everything it does, in order, what comes back, and what it comes to.
 
-    If servers may lie, the third does: it adds one to the first number of its answer.
+    If servers may lie, the third does: it adds one to the first number of its answer. Where pairs of servers answer, it
+    answers another question than it got.
     """
     signer = issuer()
     deployment = Deployment.of(held.schema, record=held.record, k=k, **{"scheme": OPENED} | parameters)
@@ -487,7 +572,10 @@ def effects(
     own = [SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n] * 32))) for n in numbers]
     addresses = tuple(f"https://server-{n}.example" for n in numbers)
     keys = [key.public for key in own]
-    issued = sign_terms(make_terms(held, deployment, keys=keys, service="vectors", robust=robust), addresses, signer)
+    dealer = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([99] * 32))).public
+    chosen: dict[str, Any] = {"dealer": dealer} if parameters.get("dealer") == "server" else {}
+    terms = make_terms(held, deployment, keys=keys, service="vectors", robust=robust, **chosen)
+    issued = sign_terms(terms, addresses, signer)
     servers = [
         Server.open(n, held, issued, key=COMMON, own=key, ledger=MemoryLedger(), clock=lambda: NOW)
         for n, key in enumerate(own, 1)
@@ -498,19 +586,16 @@ def effects(
     pads, events = Recorded(number), list[dict[str, Any]]()
     asked = Conversation(Offer(issued, deployment, 0.0), good, question, spread=spread, randomness=pads)
     asked.meet([Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)])
+    carrier = Carrier(servers, robust=robust, breaks=breaks)
     while {"what": "hang up"} not in events:
-        todo = list(asked.todo())
-        events += map(shown, todo)
-        for do in todo:
-            if do.line is None or do.message is None:
-                continue
-            reply = servers[do.line.server - 1].turn(wire.encode(do.message), do.message.kind).answered().whole()
-            if robust and do.line[:2] == (3, 0):
-                reply = _lied(reply, deployment.scheme.field)
-            events.append({"what": "reply", "server": do.line.server, "request": do.line.request, "hex": reply.hex()})
-            asked.heard(do.line, reply)
-            asked.ended(do.line)
+        todo, bodies = started(asked)
+        events += [shown(do, bodies) for do in todo]
+        sent = {do.line: (do.message, bodies[do.line]) for do in todo if do.line is not None and do.message is not None}
+        for line, reply in carrier.replies(sent).items():
+            events.append(_heard(line, reply))
+            tell(asked, line, reply)
     seen = asked.result()
+    codes = [record.codes.tolist() for record in asked.checked(costs)]
     return {
         "terms": issued.text,
         "addresses": addresses,
@@ -525,15 +610,54 @@ def effects(
         "positions": seen.positions,
         "records": [record.hex() for record in seen.records],
         "honest": seen.honest,
-        "codes": [record.codes.tolist() for record in asked.checked(costs)],
-    }
+        "codes": codes,
+    } | ({"liars": asked.liars} if deployment.scheme.protocol.pairs and robust else {})
 
 
-def shown(do: Do) -> dict[str, Any]:
+def started(asked: Conversation) -> tuple[list[Do], dict[Line, bytes]]:
+    """Return what a conversation wants done, and the bodies that it makes while it sends them, run by run."""
+    todo = list(asked.todo())
+    bodies = {do.line: bytearray() for do in todo if do.line is not None}
+    for number in sorted({line.run for line in bodies}):
+        left = [line for line in bodies if line.run == number and asked.upload(line)]
+        while left:
+            for line in list(left):
+                part = asked.more(line)
+                if part is None:
+                    left.remove(line)
+                else:
+                    bodies[line] += part
+    return todo, {line: bytes(body) for line, body in bodies.items()}
+
+
+def tell(asked: Conversation, line: Line, reply: bytes | str | None) -> None:
+    """Tell a conversation what came back: a whole reply, or the code of a refusal."""
+    if isinstance(reply, bytes):
+        asked.heard(line, reply)
+        asked.ended(line)
+    else:
+        asked.broke(line, ServerFault("a server", "refused", reply))
+
+
+def _named(line: Line) -> dict[str, int]:
+    return {"server": line.server, "request": line.request} | ({"run": line.run} if line.run else {})
+
+
+def _heard(line: Line, reply: bytes | str | None) -> dict[str, Any]:
+    if isinstance(reply, bytes):
+        return {"what": "reply", **_named(line), "hex": reply.hex()}
+    return {"what": "refusal", **_named(line), "code": reply}
+
+
+def shown(do: Do, bodies: dict[Line, bytes]) -> dict[str, Any]:
     """Return what a conversation wants done, as the file has it."""
+    if do.what == "wait":
+        return {"what": do.what, "seconds": do.seconds}
     if do.line is None or do.message is None:
         return {"what": do.what}
-    return {"what": do.what, "server": do.line.server, "request": do.line.request, "hex": wire.encode(do.message).hex()}
+    body = bodies[do.line]
+    whole = wire.head(do.message, len(body)) + body if body else wire.encode(do.message)
+    return {"what": do.what, **_named(do.line), "hex": whole.hex()}
 
 
 def _lied(reply: bytes, field: Any) -> bytes:

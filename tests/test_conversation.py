@@ -33,9 +33,16 @@ FILE: dict[str, dict[str, Any]] = ROWS | REGIONS["conversations"]
 SIZES = (1, 7, 2, 64, 3, 501, 5)  # of pieces
 
 Replies = Mapping[Line, bytes]
+Heard = Mapping[Line, bytes | str | None]  # a reply, or the code of a refusal
 Carry = Callable[[Conversation, Replies], None]
 
+LINKED = [name for name in FILE if "joint" in name]
+ALONE = [
+    name for name in FILE if name not in LINKED and "of three servers lies" not in name
+]  # one run, and no attempts
 cases = pytest.mark.parametrize("case", FILE.values(), ids=FILE)
+alone = pytest.mark.parametrize("case", [FILE[name] for name in ALONE], ids=ALONE)
+pair = pytest.mark.parametrize("case", [FILE[name] for name in LINKED if "lies" not in name])
 
 
 class Drawn:
@@ -64,19 +71,36 @@ def begun(case: dict[str, Any], pads: Drawn | None = None) -> tuple[Conversation
     return conversation, costs
 
 
-def rounds(case: dict[str, Any]) -> Iterator[tuple[list[dict[str, Any]], Replies]]:
+def rounds(case: dict[str, Any]) -> Iterator[tuple[list[dict[str, Any]], Heard]]:
     """Return, round by round, what a conversation does, and what it then hears."""
     done: list[dict[str, Any]] = []
-    replies: dict[Line, bytes] = {}
+    heard: dict[Line, bytes | str | None] = {}
     for event in case["events"]:
-        if event["what"] == "reply":
-            replies[Line(event["server"], event["request"])] = bytes.fromhex(event["hex"])
+        if event["what"] in ("reply", "refusal"):
+            line = Line(event["server"], event["request"], event.get("run", 0))
+            heard[line] = bytes.fromhex(event["hex"]) if "hex" in event else event["code"]
             continue
-        if replies:
-            yield done, replies
-            done, replies = [], {}
+        if heard:
+            yield done, heard
+            done, heard = [], {}
         done.append(event)
-    yield done, replies
+    yield done, heard
+
+
+def carried(conversation: Conversation, heard: Heard, carry: Carry | None = None) -> None:
+    """Tell a conversation what it hears, run by run, because every run draws when its answers have arrived."""
+    for run in sorted({line.run for line in heard}):
+        ours = {line: reply for line, reply in heard.items() if line.run == run}
+        for line, reply in ours.items():
+            if not isinstance(reply, bytes):
+                make_vectors.tell(conversation, line, reply)
+        (carry or whole)(conversation, {line: reply for line, reply in ours.items() if isinstance(reply, bytes)})
+
+
+def first_replies(case: dict[str, Any]) -> dict[Line, bytes]:
+    """Return the replies to the first messages."""
+    _, heard = next(rounds(case))
+    return {line: reply for line, reply in heard.items() if isinstance(reply, bytes)}
 
 
 def whole(conversation: Conversation, replies: Replies) -> None:
@@ -138,18 +162,20 @@ def test_the_file_is_what_the_code_makes(tmp_path: Path) -> None:
 def test_every_effect_is_the_recorded_one(case: dict[str, Any], carry: Carry) -> None:
     pads = Drawn(case["drawn"])
     conversation, costs = begun(case, pads)
-    for expected, replies in rounds(case):
-        assert [make_vectors.shown(do) for do in conversation.todo()] == expected
-        carry(conversation, replies)
+    for expected, heard in rounds(case):
+        todo, bodies = make_vectors.started(conversation)
+        assert [make_vectors.shown(do, bodies) for do in todo] == expected
+        carried(conversation, heard, carry)
     assert as_recorded(case, conversation.result())
     assert [record.codes.tolist() for record in conversation.checked(costs)] == case["codes"]
     assert not pads.left
+    assert "liars" not in case or conversation.liars == case["liars"] == [3]
 
 
-@cases
+@alone
 def test_a_broken_line_is_told_when_the_others_have_ended(case: dict[str, Any]) -> None:
     conversation, _ = begun(case)
-    _, replies = next(rounds(case))
+    replies = first_replies(case)
     list(conversation.todo())
     first, *others = replies
     conversation.heard(first, replies[first][:40])
@@ -166,9 +192,9 @@ def test_a_broken_line_is_told_when_the_others_have_ended(case: dict[str, Any]) 
         next(conversation.todo())
 
 
-@cases
+@alone
 def test_a_reply_with_another_head_is_refused(case: dict[str, Any]) -> None:
-    _, replies = next(rounds(case))
+    replies = first_replies(case)
     (first, right), (second, others), *_ = replies.items()
     for said, why in (
         (others, "answers for another server or question than server 1's"),
@@ -193,13 +219,52 @@ def test_a_reply_with_another_head_is_refused(case: dict[str, Any]) -> None:
 def test_after_another_head_the_right_bytes_may_come(case: dict[str, Any]) -> None:
     """A proxy said something on a connection that broke."""
     conversation, _ = begun(case)
-    for _, replies in rounds(case):
-        list(conversation.todo())
-        for line in replies:
+    for _, heard in rounds(case):
+        make_vectors.started(conversation)
+        for line in heard:
             conversation.heard(line, b"<html>")
             conversation.again(line)
-        whole(conversation, replies)
+        carried(conversation, heard)
     assert as_recorded(case, conversation.result())
+
+
+def put_off(conversation: Conversation, why: ServerFault) -> list[float]:
+    """Refuse to give out the answer again and again, until the conversation raises; return the pauses before that."""
+    waited: list[float] = []
+    for _ in range(99):
+        try:
+            todo = list(conversation.todo())
+        except ServerFault as error:
+            if error is not why:
+                raise
+            return waited
+        waited += [do.seconds for do in todo if do.what == "wait"]
+        for do in todo:
+            if do.line is not None and do.message is not None:
+                assert do.message.kind == "collect"
+                conversation.broke(do.line, why)
+    raise AssertionError("it asks without end")
+
+
+@pair
+def test_servers_that_talk_to_each_other_are_asked_again(case: dict[str, Any]) -> None:
+    """Until the answers come, or patience ends. What is refused for good is told at once."""
+    first, second = Line(1, 0), Line(2, 0)
+    for why in (ServerFault("server 1", "broke off"), ServerFault("server 1", "no", "attempt_held")):
+        conversation, _ = begun(case)
+        list(conversation.todo())
+        _, heard = next(rounds(case))
+        carried(conversation, {second: heard[second]})
+        conversation.broke(first, why)
+        waited = put_off(conversation, why)
+        assert waited[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
+        assert 9 < sum(waited) <= 10
+    conversation, _ = begun(case)
+    list(conversation.todo())
+    for line in (first, second):
+        conversation.broke(line, ServerFault(f"server {line.server}", "no", "ticket_used"))
+    with pytest.raises(ServerFault, match="server 1"):
+        list(conversation.todo())
 
 
 @cases
@@ -209,28 +274,34 @@ def test_a_changed_byte_of_an_answer_is_noticed(case: dict[str, Any]) -> None:
     for number in (seat + 1 for seat in case["honest"]):
         conversation, _ = begun(case)
         try:
-            for _, replies in rounds(case):
-                list(conversation.todo())
-                line = Line(number, 0)
-                if line in replies:
-                    body = len(replies[line]) - conversation.expected(line)
-                    replies = {**replies, line: flipped(replies[line], body)}
-                    changed += 1
-                whole(conversation, replies)
+            for _, heard in rounds(case):
+                make_vectors.started(conversation)
+                for line, reply in heard.items():
+                    if (
+                        line.server == number
+                        and line.run == 0
+                        and isinstance(reply, bytes)
+                        and "record" not in str(reply[:16])
+                    ):
+                        body = len(reply) - conversation.expected(line)
+                        heard = {**heard, line: flipped(reply, body)}
+                        changed += 1
+                carried(conversation, heard)
             assert not as_recorded(case, conversation.result())
         except (ServerFault, TooManyLiars):
             pass
     assert changed == len(case["honest"])
 
 
-@pytest.mark.parametrize("name", [name for name in FILE if "inside" not in name])
+@pytest.mark.parametrize("name", [name for name in ALONE if "inside" not in name])
 def test_a_changed_byte_of_a_record_is_noticed(name: str) -> None:
     """Of a server that makes the record: what others send is not looked at."""
     case = FILE[name]
     conversation, costs = begun(case)
-    for _, replies in rounds(case):
+    for _, heard in rounds(case):
         messages = {do.line: do.message for do in conversation.todo()}
-        for line, reply in replies.items():
+        for line, reply in heard.items():
+            assert isinstance(reply, bytes)
             message = messages[line]
             makes = message is not None and line.request == 1 and line.server == message.among[0] == 1
             conversation.heard(line, flipped(reply, -1) if makes else reply)

@@ -254,6 +254,25 @@ def test_the_servers_keys_can_be_compared(browser: Browser, credit: Service) -> 
         ({"options": {"form": {"percent": 50}}}, "form"),
         ({"scheme": "table/everything"}, "terms"),
         ({"d_min": 3}, "terms"),
+        ({"k": 3}, "terms"),
+        ({"shuffle": False}, "terms"),
+        ({"protocol": "joint"}, "taken"),
+        ({"protocol": "joint", "k": 3, "servers": 3}, "terms"),  # the numbers of the third are missing
+        ({"protocol": "joint", "k": 255}, "taken"),
+        ({"protocol": "joint", "rows": 2**28 - 1}, "too_large"),
+        ({"protocol": "joint", "rows": 2, "k": 3}, "terms"),
+        ({"protocol": "joint", "dealer": "00" * 32}, "terms"),
+        ({"protocol": "joint", "options": {"protocol": {"dealer": "server"}}}, "terms"),
+        ({"protocol": "joint", "options": {"protocol": {"dealer": "server"}}, "dealer": "00" * 32}, "taken"),
+        ({"protocol": "joint", "options": {"protocol": {"dealer": "nobody"}}}, "form"),
+        ({"protocol": "joint", "options": {"protocol": {"seeded": True}}}, "taken"),
+        ({"protocol": "joint", "options": {"protocol": {"seeded": 1}}}, "form"),
+        ({"protocol": "joint", "options": {"protocol": {"rounds": 3}}}, "form"),
+        ({"protocol": "joint", "scheme": "table/sealed_record"}, "form"),
+        ({"protocol": "joint", "scheme": "table/differences"}, "form"),
+        ({"protocol": "garbled"}, "taken"),
+        ({"protocol": "another"}, "form"),
+        ({"robust": 1}, "terms"),
     ],
 )
 def test_unsafe_terms_are_refused_before_anything_is_asked(
@@ -261,7 +280,8 @@ def test_unsafe_terms_are_refused_before_anything_is_asked(
 ) -> None:
     page = opened(browser, credit.urls[0], credit.urls)
     terms = json.loads(credit.issued.text)
-    terms["parameters"] |= change
+    for name, value in change.items():
+        (terms if name in ("rows", "dealer", "robust") else terms["parameters"])[name] = value
     said = page.evaluate(
         """async (terms) => {
           const { Deployment } = await import("/web/deployment.js");
@@ -498,10 +518,10 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
 
 # Replays one recorded conversation; returns what went otherwise than recorded.
 REPLAYED = """async ([name, C]) => {
-  const [wire, made, conversations, spir] = await Promise.all(
-    ["wire", "deployment", "conversation", "spir"].map((each) => import(`/web/${each}.js`)));
+  const [wire, made, conversations, { explained }, { Trouble }] = await Promise.all(
+    ["wire", "deployment", "conversation", "explain", "network"].map((each) => import(`/web/${each}.js`)));
   const failed = [], check = (right, what) => right || failed.push(`${name}: ${what}`);
-  const deployment = new made.Deployment(JSON.parse(C.terms)), { schema, terms } = deployment;
+  const deployment = new made.Deployment(JSON.parse(C.terms)), { schema } = deployment;
   const own = new Map(schema.features.map((f) => [f, f.code(C.person[f.name])]));
   const wishes = new Map(schema.features.map((f) => [f, { weight: C.preferences.weights[f.name] ?? 1,
     change: C.preferences.immutable.includes(f.name) ? "locked" : "free" }]));
@@ -515,14 +535,49 @@ REPLAYED = """async ([name, C]) => {
       check(BigInt(each.q) === q && values.length === count, `draws ${count} of ${q}`);
       return values;
     };
-    const draw = { elements, bytes: (count) => Uint8Array.from(elements(256n, count), Number) };
+    const tape = (count) => // seven bytes of each number
+      Uint8Array.from(elements(2n ** 56n, Math.ceil(count / 7)).flatMap((value) =>
+        Array.from({ length: 7 }, (_, i) => Number((value >> BigInt(8 * i)) & 255n)))).slice(0, count);
+    const bytes = (count) => left[0].q === "256" ? Uint8Array.from(elements(256n, count), Number) : tape(count);
+    const draw = { elements, bytes };
     const conversation = new conversations.Conversation(stage, ticket, secret, { spread: C.spread, draw, ...options });
     return { conversation, left };
+  };
+  const refusal = async (work) => { try { await work(); return null; } catch (error) { return error; } };
+  const attempts = async () => { // of servers that cannot answer: they are asked again, until patience ends
+    const refused = (code, reason) => new Trouble(code, "", C.addresses[0], reason);
+    for (const [code, reason, kind, told] of [
+      ["unreachable", null, "collect", "unreachable"],
+      ["unreachable", "attempt_held", "collect", "unreachable"],
+      ["unreachable", "peer_unreachable", "attempt", "peer_unreachable"],
+      ["malformed_answer", null, "collect", "malformed_answer"],
+      ["refused", "attempt_over", "attempt", "broke_off"],
+      ["ticket_used", "ticket_used", "", "ticket_used"],
+    ]) {
+      const attempt = {}, draw = { elements: (_, count) => Array(count).fill(0n), bytes: (n) => new Uint8Array(n) };
+      const begun = (patience) => begin({ draw, patience, made: attempt }).conversation, conversation = begun(20_000);
+      const waited = [], kinds = new Set();
+      let doing = await todo(conversation);
+      const error = await refusal(async () => {
+        for (let i = 0; i < 99; i++) {
+          for (const { line } of doing) if (line) conversation.broke(line, refused(code, reason));
+          doing = await todo(conversation);
+          waited.push(...doing.flatMap(({ seconds }) => seconds ?? []));
+          doing.forEach(({ message }) => message && kinds.add(message.kind));
+        }
+      });
+      check(error?.code === told && [...kinds].join() === kind, `${reason}: ${error?.code}, ${[...kinds]}`);
+      check(waited.slice(0, 6).join() === (kind ? "0.05,0.1,0.2,0.4,0.8,1" : ""), `${reason}: waits ${waited}`);
+      if (told === "broke_off") continue;
+      const [first, ...then] = (await todo(begun(20_000))).map(({ what, message }) => message?.kind ?? what);
+      check(first === "wait" && then.every((each) => each === (kind || "collect")), `${reason} goes on with ${then}`);
+    }
   };
   const rounds = []; // what is done, and what is then heard
   for (const event of C.events) {
     const last = rounds.at(-1);
     if (event.what === "reply") last.replies.push(wire.unhex(event.hex));
+    else if (event.what === "refusal") last.replies.push(new Trouble("refused", "", null, event.code));
     else if (!last || last.replies.length) rounds.push({ done: [event], replies: [] });
     else last.done.push(event);
   }
@@ -531,8 +586,20 @@ REPLAYED = """async ([name, C]) => {
     for await (const each of conversation.todo()) done.push(each);
     return done;
   };
-  const shown = ({ what, line, message }) =>
-    JSON.stringify(line ? { what, ...line, hex: wire.hex(message.bytes) } : { what });
+  const shown = async (conversation, { what, line, message, seconds }) => {
+    if (!line) return JSON.stringify(seconds ? { what, seconds } : { what });
+    const { server, request, run } = line, { bytes } = await conversation.whole({ line, message });
+    return JSON.stringify({ what, server, request, ...(run ? { run } : {}), hex: wire.hex(bytes) });
+  };
+  const carried = async (conversation, lines, replies, carry) => { // run by run: each draws when its answers are here
+    for (const run of new Set(lines.map((line) => line.run))) {
+      const ours = lines.flatMap((line, i) => line.run === run ? i : []);
+      const came = ours.filter((i) => !(replies[i] instanceof Trouble));
+      for (const i of ours.filter((i) => !came.includes(i))) conversation.broke(lines[i], replies[i]);
+      await carry(conversation, came.map((i) => lines[i]), came.map((i) => replies[i]));
+      await conversation.play();
+    }
+  };
   const whole = (conversation, lines, replies) => lines.forEach((line, i) => {
     conversation.heard(line, replies[i]);
     conversation.ended(line);
@@ -564,29 +631,39 @@ REPLAYED = """async ([name, C]) => {
     && wire.same(seen.records.map(wire.hex), C.records) && wire.same(seen.honest, C.honest);
   const played = async ({ conversation, left }, carry) => {
     for (const { done, replies } of rounds) {
-      const doing = await todo(conversation);
-      check(wire.same(doing.map(shown), done.map((each) => JSON.stringify(each))), `effects, ${carry.name}`);
-      await carry(conversation, doing.flatMap(({ line }) => line ?? []), replies);
+      const doing = await todo(conversation), says = [];
+      for (const each of doing) says.push(await shown(conversation, each));
+      check(wire.same(says, done.map((each) => JSON.stringify(each))), `effects, ${carry.name}`);
+      await carried(conversation, doing.flatMap(({ line }) => line ?? []), replies, carry);
     }
     check(left.length === 0, "all is drawn");
     return conversation.result();
   };
   for (const carry of [whole, pieces, restarted]) {
-    const seen = await played(begin(), carry);
+    const begun = begin(), seen = await played(begun, carry);
     check(same(seen), `result, ${carry.name}`);
+    const { explanations, liars } = await explained(deployment, begun.conversation, own, wishes);
+    const { regions } = deployment, levels = (codes) => schema.features.map((f) => codes.get(f));
     for (const [i, record] of seen.records.entries()) {
-      const bytes = (await spir.unpackage(record)).slice(0, -64), { regions } = deployment;
-      const levels = (codes) => schema.features.map((f) => codes.get(f));
-      const codes = regions ? regions.read(bytes).codes : levels(schema.readRecord(bytes, terms.record).codes);
+      const bytes = (await spir.unpackage(record)).slice(0, -64);
+      const codes = regions ? regions.read(bytes).codes : levels(explanations[i].codes);
       check(wire.same(codes, C.codes[i]), `record ${i}`);
     }
+    check(explanations.length === C.codes.length, "all records");
+    check(!C.liars || wire.same(liars, C.liars), "liars");
   }
   const attempt = {}; // what broke off is sent again, byte for byte, and nothing is drawn for that
   await played(begin({ made: attempt }), whole);
   const again = begin({ made: attempt });
   again.left.length = 0;
+  if (deployment.joint) { // but attempts go on where they were, and here they have their answers
+    const { conversation } = again, doing = await todo(conversation);
+    check(doing.every(({ line }) => !line) && same(await conversation.result()), "goes on");
+    await attempts();
+    return failed;
+  }
   check(same(await played(again, whole)), "sent again");
-  const refusal = async (work) => { try { await work(); return null; } catch (error) { return error; } };
+  if (begin().conversation.runs.length > 1) return failed;
   const [{ replies }] = rounds;
   {
     const { conversation } = begin(), [first, ...others] = (await todo(conversation)).map(({ line }) => line);
@@ -632,9 +709,12 @@ def test_the_page_has_the_conversations_that_python_has(browser: Browser, credit
     failed = [each for case in cases.items() for each in page.evaluate(REPLAYED, case)]
     cases["differences"]["events"][0]["hex"] = "00"
     control = page.evaluate(REPLAYED, ("differences", cases["differences"]))
+    linked = cases["joint, one of three servers lies"] | {"liars": [2]}
+    linked["events"][5]["hex"] = linked["events"][5]["hex"][:-2] + "00"  # the end of a tape
+    control += page.evaluate(REPLAYED, ("joint", linked))
     page.close()
     assert failed == []
-    assert "differences: effects, whole" in control
+    assert {"differences: effects, whole", "joint: effects, whole", "joint: liars"} <= set(control)
 
 
 SETS = """async (cases) => {

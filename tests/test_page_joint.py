@@ -1,4 +1,4 @@
-"""The page in a real browser as dealer of the joint protocol: the vectors, its speed, and uploads that tell how far."""
+"""The page in a real browser as dealer of the joint protocol: vectors, uploads, and questions to linked servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import counterveil
-from browser import chromium, new_page, opened
+from browser import answered, chromium, new_page, opened
+from counterveil.crypto.keys import PRIVATE, Issuer
+from counterveil.research.processes import TERMS, Serve, serving
+from counterveil.research.processes import running as running_processes
+from counterveil.terms.published import read_terms
+from counterveil.terms.tickets import mint
 from service import Service, numbers_database, running
 
 pytestmark = pytest.mark.slow
@@ -252,3 +257,81 @@ def test_a_server_that_refuses_a_long_body_is_heard(browser: Browser, service: S
         )
         assert said == ["refused", "HTTP 413", url]
     page.close()
+
+
+# --- questions to linked servers -------------------------------------------------------------------------------------
+
+JOINT: dict[str, Any] = {"scheme": "table/sealed", "protocol": "joint"}
+PERSON = {"x0": 3, "x1": 9, "x2": 14}
+
+
+def new_ticket(folder: Path) -> str:
+    terms = read_terms(folder / TERMS).terms
+    issuer, expires = Issuer.load(folder / PRIVATE), int(time.time()) + 3600
+    return mint(terms, [1, 2], expires=expires, issuer=issuer, k=terms.parameters.k).text()
+
+
+def asking(browser: Browser, folder: Path, servers: list[Serve], **options: Any) -> Page:
+    return opened(browser, servers[0].url, [], ticket=new_ticket(folder), person=PERSON, **options)
+
+
+def test_linked_servers_give_the_nearest_rows(browser: Browser, tmp_path: Path) -> None:
+    database = numbers_database(3000, 3)
+    costs = sorted(sum(abs(int(c) - v) for c, v in zip(row, PERSON.values(), strict=True)) for row in database.codes)
+    with serving(tmp_path, database, k=3, **JOINT) as servers:
+        page = asking(browser, tmp_path, servers)
+        found = answered(page)
+        assert found["trouble"] is None
+        codes = found["codes"]
+        assert sum(abs(codes[name] - value) for name, value in PERSON.items()) == costs[0]
+        sentences = page.locator("#answer .sentence").all_inner_texts()
+        assert len(sentences) == 3
+        assert len(set(sentences)) == 3
+        assert page.locator("#answer h3").all_inner_texts() == [f"The accepted case in place {n}" for n in (2, 3)]
+        left = page.inner_text("#left")
+        assert "Message 1: " in left
+        assert "Message 2: " not in left  # one question up, one record down
+        assert "3 accepted rows with each ticket" in page.inner_text("footer")
+        assert answered(page)["trouble"] == "ticket_none_left"
+        page.close()
+
+
+def test_the_one_file_asks_linked_servers(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path, numbers_database(50, 3), **JOINT) as servers:
+        page = opened(browser, servers[0].url, [])
+        text = page.evaluate("fetch('/counterveil.html').then((said) => said.text())")
+        page.close()
+        (tmp_path / "one.html").write_text(text)
+        page = opened(browser, f"file://{tmp_path}/one.html", [], ticket=new_ticket(tmp_path))
+        assert answered(page)["trouble"] is None
+        page.close()
+
+
+def test_servers_that_cannot_reach_each_other(browser: Browser, tmp_path: Path) -> None:
+    """The words, the ticket that is given back, and Try again, which goes on."""
+    with serving(tmp_path, numbers_database(50, 3), **JOINT) as servers:
+        ports = [server.port for server in servers]
+    nowhere = ("--link", "http://127.0.0.1:9")
+    with running_processes([Serve(tmp_path, n, port, *nowhere) for n, port in enumerate(ports, start=1)]):
+        page = asking(browser, tmp_path, servers)
+        ticket = page.input_value("#ticket")
+        assert answered(page)["trouble"] == "peer_unreachable"
+        assert "cannot reach each other right now. Your ticket is not used." in page.inner_text("#status")
+        assert page.input_value("#ticket") == ticket
+    with running_processes([Serve(tmp_path, n, port) for n, port in enumerate(ports, start=1)]):
+        page.get_by_role("button", name="Try again").click()
+        page.wait_for_selector("#answer:not([hidden])")
+        assert page.input_value("#ticket") == ""
+        page.close()
+
+
+def test_a_server_that_is_down_is_asked_again(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path, numbers_database(50, 3), **JOINT) as servers:
+        page = asking(browser, tmp_path, servers)
+        servers[1].kill()
+        assert answered(page)["trouble"] == "unreachable"
+        servers[1].start()
+        servers[1].wait()
+        page.get_by_role("button", name="Try again").click()
+        page.wait_for_selector("#answer:not([hidden])")
+        page.close()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..algebra.arrays import Bytes
+from ..crypto.randomness import Randomness
 from ..schemes.protocols import Size
 from ..schemes.scheme import Scheme
 from ..service.attempts import Attempt, Attempts
@@ -60,13 +61,13 @@ class Wires:
 class Dealer:
     """A dealing server in the same process: it deals a tape for both servers when the first asks for one."""
 
-    def __init__(self, scheme: Scheme, size: Size) -> None:
-        self._scheme, self._size, self._count = scheme, size, 0
+    def __init__(self, scheme: Scheme, size: Size, draw: Randomness | None = None) -> None:
+        self._scheme, self._size, self._draw, self._count = scheme, size, draw, 0
         self._other: dict[bytes, Bytes] = {}  # halves of tapes that the second server has not claimed yet
 
     def pick(self, peer: bytes) -> tuple[bytes, Bytes]:
         """Deal a tape; return its name and the first server's half."""
-        first, second = deal(self._scheme, self._size)
+        first, second = deal(self._scheme, self._size, self._draw)
         self._count += 1
         name = self._count.to_bytes(32, "big")
         self._other[name] = second

@@ -21,7 +21,8 @@ from ..terms.wire import SignedTerms
 # in import order
 _MODULES = (
     "constants", "field", "wire", "schema", "preferences", "boxes", "spir", "party", "garble", "joint", "network",
-    "deployment", "protocols", "conversation", "explain", "client", "strings", "elements", "page",
+    "deployment", "protocols", "replies", "runs", "linked", "conversation", "explain", "client", "strings", "elements",
+    "answer", "page",
 )  # fmt: skip
 _TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 _REST = "img-src data:; base-uri 'none'; form-action 'none'"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..algebra.arrays import Bytes
-from ..crypto.randomness import ID_BYTES, Fresh
+from ..crypto.randomness import ID_BYTES, Fresh, Randomness
 from ..engine.party import Send
 from ..errors import Malformed, Refused
 from ..schemes.protocols import Size
@@ -29,11 +29,11 @@ from .link.frames import Frame, Kept, Peers, Tape, Used
 MOST = 1 << 30  # bytes: the most that a process holds; one tape may be longer, if it is alone
 
 
-def deal(scheme: Scheme, size: Size) -> tuple[Bytes, Bytes]:
+def deal(scheme: Scheme, size: Size, draw: Randomness | None = None) -> tuple[Bytes, Bytes]:
     """Deal the randomness of one run: the leader's half of a tape, and the follower's."""
     parts: tuple[list[Bytes], list[Bytes]] = ([], [])
     pair = scheme.among((1, 2))
-    for effect in pair.protocol.deal(pair, size, Fresh()):
+    for effect in pair.protocol.deal(pair, size, draw or Fresh()):
         if isinstance(effect, Send):
             parts[int(effect.to)].append(effect.symbols)
     return np.concatenate(parts[0]), np.concatenate(parts[1])

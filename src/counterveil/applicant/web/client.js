@@ -1,6 +1,6 @@
 // The applicant's client in the browser: it checks the terms, asks all servers at once, and explains the answer.
 
-import { ANSWER_PATH, ENVELOPE, ID_BYTES, MANIFEST_LIMIT, MANIFEST_PATH, MOST_REHEARSED, PUBLIC_KEY_BYTES, RECORD_PATH, REHEARSALS, ROWS_A_STEP, SIGNATURE_BYTES, STEP } from "./constants.js";
+import { ENVELOPE, ID_BYTES, MANIFEST_LIMIT, MANIFEST_PATH, MOST_REHEARSED, PATIENCE, PUBLIC_KEY_BYTES, REHEARSALS, ROUTES, ROWS_A_STEP, SIGNATURE_BYTES, STEP } from "./constants.js";
 import { Conversation } from "./conversation.js";
 import { Deployment, secretOf } from "./deployment.js";
 import { explained } from "./explain.js";
@@ -9,7 +9,7 @@ import { everyone, request, Signal, Trouble } from "./network.js";
 import { concat, decodeTicket, digestOf, frame, headOf, isSigned, makeTicket, packVector, unhex } from "./wire.js";
 
 /**
- * @typedef {import("./conversation.js").Message} Message
+ * @typedef {import("./runs.js").Message} Message
  * @typedef {import("./network.js").Options} Options
  * @typedef {import("./preferences.js").Wishes} Wishes
  * @typedef {import("./schema.js").Levels} Levels
@@ -40,7 +40,7 @@ import { concat, decodeTicket, digestOf, frame, headOf, isSigned, makeTicket, pa
  */
 
 /** @typedef {(sent: Message, down: Bytes | null, length: number) => void} Watch called when a message was sent, and again when its reply has arrived */
-/** @typedef {import("./protocols.js").Made & { ticket?: Ticket }} Attempt what was drawn for a question so far, and its ticket */
+/** @typedef {import("./conversation.js").Made & { ticket?: Ticket }} Attempt what was drawn for a question so far, and its ticket */
 
 /**
  * Wait until a multiple of `step` after `began`, so that no server can measure how long the client computed.
@@ -117,7 +117,9 @@ async function agreed(servers, manifests, { issuer, operators }) {
   /** @type {Terms} */
   const terms = JSON.parse(issued.terms);
   const { servers: count } = terms.parameters;
-  const fine = terms.issuer === issuer && areDifferent(terms.keys, count, (each) => isHex(each, PUBLIC_KEY_BYTES)) && issued.addresses.length === count;
+  const dealers = terms.dealer === undefined ? [] : [terms.dealer];
+  const fine = terms.issuer === issuer && Array.isArray(terms.keys) && terms.keys.length === count && issued.addresses.length === count
+    && areDifferent([...terms.keys, ...dealers], count + dealers.length, (each) => isHex(each, PUBLIC_KEY_BYTES));
   if (!fine) throw new Trouble("terms", "issuer, keys or addresses");
   for (const [i, { server, instance, software, signature }] of manifests.entries()) {
     if (server < 1 || server > count) throw new Trouble("disagree", "a number too high", servers[i]);
@@ -184,7 +186,7 @@ async function admitted(session, text) {
   }
   if (ticket.service !== service) throw new Trouble("ticket_for_another_service");
   if (ticket.expires * 1000 <= Date.now()) throw new Trouble("ticket_expired");
-  if (ticket.reveal !== deployment.reveals || ticket.servers.length !== deployment.needed(ticket.liars)
+  if (ticket.reveal !== deployment.reveals || !deployment.runs(ticket.servers.length, ticket.liars).length
     || ticket.liars > terms.robust || ticket.k > terms.parameters.k) throw new Trouble("ticket_not_offered");
   // The applicant trusts the operators whose keys the page holds, so each of their servers must get a share.
   const vouched = operators.every((each) => ticket.servers.some((n) => keys[n - 1] === each));
@@ -207,7 +209,8 @@ function heaviest({ schema, terms }) {
 
 /**
  * Choose the step of time that hides how long the client computes: at least twice the longest of three measurements with
- * made-up answers. Sealed answers are left out, because they are evaluated as they arrive.
+ * made-up answers. Sealed answers are left out, because they are evaluated as they arrive, and what is dealt is not
+ * measured: the time that it takes depends on public sizes alone.
  * @param {Omit<Session, "step">} session
  */
 async function stepOf(session) {
@@ -236,18 +239,20 @@ async function stepOf(session) {
 }
 
 /**
- * Return what a conversation wants now: the messages to send, and whether to wait for the next step of time before.
+ * Return what a conversation wants now: the messages to send, and before that whether to wait for the next step of time, and
+ * for how many seconds.
  * @param {Conversation} conversation
  */
 async function next(conversation) {
   const sent = [];
-  let isPaused = false;
+  let isPaused = false, seconds = 0;
   for await (const doing of conversation.todo()) {
     if (doing.what === "hang up") break;
     if (doing.what === "send") sent.push(doing);
+    else if (doing.what === "wait") ({ seconds } = doing);
     else isPaused = true;
   }
-  return { sent, isPaused };
+  return { sent, isPaused, seconds };
 }
 
 /**
@@ -258,8 +263,11 @@ async function next(conversation) {
  * @param {Signal} signal
  * @param {Watch} watch
  */
-async function post({ peers, options }, conversation, { line, message }, signal, watch) {
-  const path = message.kind === "query" ? ANSWER_PATH : RECORD_PATH, address = peers.get(message.server) ?? "";
+async function post({ peers, options }, conversation, sending, signal, watch) {
+  const { line } = sending, { kind, server } = sending.message, address = peers.get(server) ?? "";
+  const patience = ["attempt", "collect"].includes(kind) ? 0 : options?.patience; // the conversation itself knows what to send if an attempt fails
+  /** @type {(count: number) => void} */
+  const sent = (count) => conversation.uploaded(line, count);
   let length = 0;
   const into = {
     begin: () => {
@@ -275,7 +283,8 @@ async function post({ peers, options }, conversation, { line, message }, signal,
     taken: () => conversation.taken(line),
   };
   try {
-    const coming = request(address, path, message.bytes, conversation.expected(line) + ENVELOPE, options, into);
+    const message = await conversation.whole(sending);
+    const coming = request(address, ROUTES[kind][0], message.bytes, conversation.expected(line) + ENVELOPE, { ...options, patience, sent }, into);
     watch(message, null, 0);
     await coming;
     watch(message, null, length);
@@ -295,15 +304,17 @@ async function post({ peers, options }, conversation, { line, message }, signal,
  */
 async function carry(session, conversation, signal, watch) {
   for (let began = performance.now(); ; began = performance.now()) {
-    const { sent, isPaused } = await next(conversation);
+    const { sent, isPaused, seconds } = await next(conversation);
     if (!sent.length) return;
     if (isPaused) await settle(began, session.step);
+    if (seconds) await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
     await Promise.all(sent.map((each) => post(session, conversation, each, signal, watch)));
   }
 }
 
 /**
- * Ask a question and explain the first record. With the `attempt` of a question that broke off, send the same bytes again.
+ * Ask a question and explain the records. With the `attempt` of a question that broke off, send the same bytes again, or go
+ * on with the attempts of servers that talk to each other.
  * @param {Session} session
  * @param {string} ticketText
  * @param {Levels} own
@@ -315,11 +326,11 @@ async function carry(session, conversation, signal, watch) {
 export async function ask(session, ticketText, own, wishes, watch = () => {}, attempt = {}, progress = () => {}) {
   const { deployment, step } = session, signal = new Signal();
   const ticket = (attempt.ticket ??= await admitted(session, ticketText));
-  const options = { made: attempt, progress, moved: () => signal.move() };
+  const options = { made: attempt, progress, moved: () => signal.move(), patience: session.options?.patience ?? PATIENCE };
   const conversation = new Conversation(session, ticket, secretOf(deployment, own, wishes), options);
   await conversation.play();
   await settle(session.began, step); // hides how long the question took to compile
   await carry(session, conversation, signal, watch);
   // That was the last message, so no server can notice what happens from here on.
-  return explained(deployment, ticket.servers, own, wishes, await conversation.result());
+  return explained(deployment, conversation, own, wishes);
 }

@@ -1,15 +1,17 @@
 // One conversation of an applicant with the servers: it decides every message, and does no input or output.
 // A driver carries the messages. It calls `todo` to learn what to send, reports what it `heard`, and then calls `result`.
 
-import { AHEAD, KEY_BYTES } from "./constants.js";
-import { Trouble } from "./network.js";
-import { Inbox } from "./party.js";
-import { applicant, FRESH, requestsOf } from "./protocols.js";
-import { concatAll, decodeReply, encodeRequest, headOf, Malformed, same } from "./wire.js";
+import { KEY_BYTES, PATIENCE } from "./constants.js";
+import { Linked } from "./linked.js";
+import { applicant, dealingOf, FRESH, requestsOf } from "./protocols.js";
+import { Run } from "./runs.js";
 
 /**
  * @typedef {import("./wire.js").Bytes} Bytes
  * @typedef {import("./protocols.js").Seen} Seen
+ * @typedef {import("./runs.js").Line} Line
+ * @typedef {import("./runs.js").Message} Message
+ * @typedef {import("./runs.js").Sending} Sending
  * @typedef {import("./protocols.js").Admission & Pick<import("./wire.js").Ticket, "id" | "bytes">} Ticket the part of a ticket that messages depend on
  */
 
@@ -22,97 +24,20 @@ import { concatAll, decodeReply, encodeRequest, headOf, Malformed, same } from "
  * @property {Bytes} key id of the servers' common key
  */
 
-/**
- * @typedef {object} Message
- * @property {import("./wire.js").RequestKind} kind
- * @property {number} server
- * @property {number} request
- * @property {Bytes} body
- * @property {Bytes} bytes the whole message
- */
-
-/** @typedef {{ server: number, request: number }} Line one request to one server; lines are compared by identity, not by value */
-/** @typedef {{ what: "send", line: Line, message: Message }} Sending */
-/** @typedef {Sending | { what: "pause" } | { what: "hang up" }} Do send a message, wait for the next step of the public clock, or hang up */
-/** @typedef {(came: number, total: number) => void} Progress */
+/** @typedef {Sending | import("./runs.js").Waiting | { what: "pause" } | { what: "hang up" }} Do send a message, wait for some seconds, wait for the next step of the public clock, or hang up */
+/** @typedef {(done: number, total: number, isSent: boolean) => void} Progress called with how many bytes have arrived, or were sent, and how many there are */
+/** @typedef {{ secrets?: Bytes[], runs?: (import("./protocols.js").Made & { attempts?: import("./linked.js").Attempts })[] }} Made what was drawn for a question so far. If it breaks off, the same bytes are sent again, or its attempts go on */
+/** @typedef {{ servers: number[], seen: Seen | null }} Outcome what a run has seen; null if it failed */
 
 /**
  * @typedef {object} Options
  * @property {number} [spread] how much more each record should cost than the one before; 1 is a change across a whole range
  * @property {import("./protocols.js").Randomness} [draw]
- * @property {import("./protocols.js").Made} [made] what was drawn for this question before it broke off
- * @property {Progress} [progress] called with how many bytes of the answers have arrived, and how many there are
+ * @property {Made} [made] what was drawn for this question before it broke off
+ * @property {number} [patience] milliseconds of waiting for servers that talk to each other and cannot answer now
+ * @property {Progress} [progress]
  * @property {() => void} [moved] called when the conversation may want more of some reply
  */
-
-const SHOWN = 2048; // bytes that are kept, to show them, of a reply that is processed as it arrives
-
-/**
- * A reply that arrives: first the head, which must be exactly the expected one, then the body. When a connection breaks,
- * the same bytes come again from the start. Bytes of the body that were taken before are then skipped.
- */
-class Incoming {
-  /** @param {Omit<import("./wire.js").Reply, "body">} right @param {number} length bytes of the body @param {number} keep how many of them to keep */
-  constructor(right, length, keep) {
-    this.right = right;
-    this.head = headOf(right, length);
-    this.length = length;
-    this.keep = keep;
-    /** @type {Bytes[]} */
-    this.kept = [];
-    this.taken = 0; // bytes of the body
-    this.seen = 0; // bytes that arrived over this connection
-    /** @type {Bytes[] | null} */
-    this.other = null; // the beginning of a reply whose head is not the expected one
-  }
-
-  begin() {
-    this.seen = 0;
-    this.other = null;
-  }
-
-  /**
-   * Take the next bytes; return those of the body that were not taken before.
-   * @param {Bytes} data
-   */
-  take(data) {
-    const start = this.seen, head = this.head.subarray(start, start + data.length);
-    this.seen += data.length;
-    if (this.other || !same(head, data.subarray(0, head.length))) {
-      this.other ??= [this.head.subarray(0, start)];
-      if (this.seen <= this.head.length + this.keep) this.other.push(data);
-      return new Uint8Array();
-    }
-    const known = this.taken - Math.max(0, start - this.head.length);
-    const fresh = data.subarray(head.length + known).subarray(0, this.length - this.taken);
-    if (this.taken < this.keep) this.kept.push(fresh.slice(0, this.keep - this.taken));
-    this.taken += fresh.length;
-    return fresh;
-  }
-
-  /**
-   * Return what was kept of the body; refuse a reply that is not whole.
-   * @param {string | null} server its address
-   */
-  checked(server) {
-    if (this.other) throw new Trouble("malformed_answer", this.complaint(concatAll(this.other)), server);
-    const got = this.seen - this.head.length;
-    if (got !== this.length) throw new Trouble("malformed_answer", `got ${got} bytes, expected ${this.length}`, server);
-    return concatAll(this.kept);
-  }
-
-  /** @param {Bytes} said */
-  complaint(said) {
-    try {
-      const { server, request } = decodeReply(said, this.right.kind);
-      return `an answer of server ${server} to request ${request}, or of another length`;
-    } catch {
-      return "no answer";
-    }
-  }
-}
-
-/** @typedef {{ seat: number, incoming: Incoming }} Open a request that was sent, and the reply as far as it has arrived */
 
 /** One question with one ticket. */
 export class Conversation {
@@ -122,31 +47,31 @@ export class Conversation {
    * @param {bigint[]} secret the question
    * @param {Options} options
    */
-  constructor(stage, ticket, secret, { spread = 0, draw = FRESH, made = {}, progress = () => {}, moved = () => {} } = {}) {
-    const { deployment } = stage;
-    this.stage = stage;
+  constructor(stage, ticket, secret, { spread = 0, draw = FRESH, made = {}, patience = PATIENCE, progress = () => {}, moved = () => {} } = {}) {
+    const { deployment, digest: terms, key, peers } = stage, { servers: all, bytes } = ticket;
+    const apart = BigInt(Math.ceil(spread * deployment.tariff.unit));
     this.ticket = ticket;
-    this.progress = progress;
-    this.moved = moved;
-    this.requests = requestsOf(deployment, ticket);
-    this.secrets = made.secrets ??= ticket.servers.map(() => draw.bytes(KEY_BYTES));
-    this.party = applicant(deployment, ticket, secret, draw, made, BigInt(Math.ceil(spread * deployment.tariff.unit)));
-    this.inbox = new Inbox();
-    /** @type {Sending[]} */
-    this.out = [];
-    /** @type {Map<Line, Open>} */
-    this.lines = new Map();
-    /** @type {Map<number, unknown>} */
-    this.errors = new Map(); // by seat
-    this.received = 0; // bytes of the answers to the question, if they are processed as they arrive
-    this.over = false;
-    /** @type {import("./party.js").Effect | null} */
-    this.effect = null; // what the party waits for; null while it computes
-    /** @type {Seen | null} */
-    this.seen = null;
-    this.busy = false;
-    /** @type {Promise<void>} */
-    this.played = this.play();
+    const secrets = made.secrets ??= all.map(() => draw.bytes(KEY_BYTES)), drawn = made.runs ??= [];
+    /** @type {[done: number, total: number][]} */
+    const told = [];
+    /** @type {(number: number, done: number, total: number) => void} */
+    const tell = (number, done, total) => {
+      told[number] = [done, total];
+      progress(told.reduce((n, [each]) => n + each, 0), total * this.runs.length, deployment.joint);
+    };
+    this.runs = deployment.runs(all.length, ticket.liars).map((seats, number) => {
+      const servers = seats.map((seat) => all[seat]), own = seats.length < all.length ? { servers, liars: 0, k: ticket.k } : ticket;
+      const before = drawn[number] ??= {};
+      /** @type {import("./runs.js").Setting} */
+      const setting = {
+        number, servers, moved, requests: requestsOf(deployment, own), ticket: ticket.id,
+        write: (server, kind, request, among, body) => ({ kind, server, terms, key, ticket: bytes, request, among, secret: secrets[all.indexOf(server)], body }),
+        address: (seat) => peers.get(servers[seat]) ?? null,
+        progress: (done, total) => tell(number, done, total),
+      };
+      if (deployment.joint) return new Linked(setting, dealingOf(deployment, own, secret, draw), before, patience);
+      return new Run(setting, applicant(deployment, own, secret, draw, before, apart));
+    });
   }
 
   // --- the driver's side ---------------------------------------------------------------------------------------------
@@ -157,20 +82,53 @@ export class Conversation {
    * @returns {AsyncGenerator<Do, void, void>}
    */
   async *todo() {
-    this.refuse();
-    await this.play();
-    this.refuse();
-    const sent = this.out;
-    this.out = [];
-    if (!sent.length) {
+    /** @type {(Sending | import("./runs.js").Waiting)[]} */
+    const all = [];
+    for (const run of this.runs) all.push(...await run.todo());
+    const failed = this.runs.filter((run) => run.failed);
+    if (!this.isExplained(failed.map(({ servers }) => servers))) throw failed[0].error;
+    if (!all.length) {
       yield { what: "pause" };
       yield { what: "hang up" };
-      this.over = true;
       yield { what: "pause" }; // so that the connections are closed before the last answers are processed
       return;
     }
-    if (sent[0].line.request === 1) yield { what: "pause" };
+    const sent = all.flatMap((each) => (each.what === "send" ? each : []));
+    const seconds = Math.max(...all.map((each) => (each.what === "wait" ? each.seconds : 0)));
+    // The first record queries are the only messages before which something was computed from answers.
+    if (sent.some(({ message: { kind, request } }) => kind === "record-query" && request === 1)) yield { what: "pause" };
+    if (seconds) yield { what: "wait", seconds };
     yield* sent;
+  }
+
+  /**
+   * Say whether as few servers as may lie, or be down, explain these runs that failed.
+   * @param {number[][]} failed the servers of each
+   */
+  isExplained(failed, lying = this.runs.length > 1 ? this.ticket.liars : 0) {
+    if (!failed.length) return true;
+    /** @type {(n: number) => boolean} */
+    const explains = (n) => this.isExplained(failed.filter((servers) => !servers.includes(n)), lying - 1);
+    return lying > 0 && failed[0].some(explains);
+  }
+
+  /**
+   * Return a message with its body, which an attempt gets only now.
+   * @param {Sending} sending
+   */
+  whole({ line, message }) {
+    const run = this.runs[line.run];
+    return run instanceof Linked ? run.whole(line, message) : Promise.resolve(message);
+  }
+
+  /**
+   * Note how many bytes of a message were sent.
+   * @param {Line} line
+   * @param {number} count
+   */
+  uploaded(line, count) {
+    const run = this.runs[line.run];
+    if (run instanceof Linked) run.uploaded(line, count);
   }
 
   /**
@@ -179,12 +137,7 @@ export class Conversation {
    * @param {Bytes} data
    */
   heard(line, data) {
-    const { seat, incoming } = this.open(line), fresh = incoming.take(data);
-    if (!fresh.length || !this.requests[line.request].streams) return;
-    this.received += fresh.length;
-    if (this.errors.size) return; // after an error, replies are still read to their ends, so that no server notices
-    this.inbox.put(seat, line.request, fresh);
-    this.play();
+    this.runs[line.run].heard(line, data);
   }
 
   /**
@@ -192,9 +145,7 @@ export class Conversation {
    * @param {Line} line
    */
   wants(line) {
-    const { seat } = this.open(line);
-    const isOurs = this.effect?.what === "take" && this.effect.source === seat;
-    return this.errors.size > 0 || isOurs || this.inbox.size(seat, line.request) < AHEAD;
+    return this.runs[line.run].wants(line);
   }
 
   /**
@@ -202,7 +153,7 @@ export class Conversation {
    * @param {Line} line
    */
   again(line) {
-    this.open(line).incoming.begin();
+    this.incoming(line).begin();
   }
 
   /**
@@ -210,7 +161,7 @@ export class Conversation {
    * @param {Line} line
    */
   taken(line) {
-    return this.open(line).incoming.taken;
+    return this.incoming(line).taken;
   }
 
   /**
@@ -218,7 +169,7 @@ export class Conversation {
    * @param {Line} line
    */
   expected(line) {
-    return this.open(line).incoming.length;
+    return this.incoming(line).length;
   }
 
   /**
@@ -226,112 +177,42 @@ export class Conversation {
    * @param {Line} line
    */
   ended(line) {
-    const { seat, incoming } = this.open(line), body = incoming.checked(this.address(seat));
-    if (!this.requests[line.request].streams) this.inbox.put(seat, line.request, body);
-    return body;
+    return this.runs[line.run].ended(line);
   }
 
   /**
-   * Note that a request failed and will not be sent again; `todo` throws the error.
+   * Note that a request failed; `todo` throws the error, or asks again.
    * @param {Line} line
    * @param {unknown} why
    */
   broke(line, why) {
-    this.fail(this.open(line).seat, why);
-  }
-
-  // --- the party's side ----------------------------------------------------------------------------------------------
-
-  /**
-   * Run the applicant's party until it must wait. It gets the last answer only after hanging up.
-   * @returns {Promise<void>}
-   */
-  play() {
-    if (!this.busy) {
-      this.busy = true;
-      this.played = this.run();
-    }
-    return this.played;
-  }
-
-  async run() {
-    const all = this.requests[0].down.reduce((a, b) => a + b, 0);
-    let seat = 0; // the server whose bytes the party computes with
-    try {
-      while (!this.seen && !this.errors.size) {
-        const { effect } = this;
-        let bytes = new Uint8Array();
-        if (effect?.what === "send") this.out.push(this.begun(effect));
-        else if (effect) {
-          this.moved();
-          if (this.isHeldBack(effect) || !this.inbox.has(effect)) break;
-          [bytes, seat] = [this.inbox.take(effect), effect.source];
-          if (this.requests[effect.request].streams) this.progress(this.received, all);
-        }
-        this.effect = null;
-        this.moved();
-        const { done, value } = await this.party.next(bytes);
-        if (done) this.seen = value;
-        else this.effect = value;
-      }
-    } catch (error) {
-      this.fail(seat, error instanceof Malformed ? new Trouble("malformed_answer", error.message, this.address(seat)) : error);
-    }
-    this.busy = false; // without an await before it, so that the next call of `play` runs the party again
-  }
-
-  /** @param {import("./party.js").Take} take */
-  isHeldBack({ request }) {
-    return request === this.requests.length - 1 && !this.requests[request].streams && !this.over;
-  }
-
-  /**
-   * Return the message to a server. It carries a secret for that server, so nobody else can send it.
-   * @param {import("./party.js").Send} sending
-   * @returns {Sending}
-   */
-  begun({ to: seat, body, request, among: seats }) {
-    const { digest, key } = this.stage, { servers, id, bytes: ticket } = this.ticket;
-    const server = servers[seat], among = seats.length ? seats.map((each) => servers[each]) : servers;
-    /** @type {[import("./wire.js").RequestKind, import("./wire.js").ReplyKind]} */
-    const [kind, answered] = request ? ["record-query", "record-answer"] : ["query", "answer"];
-    const { down, streams } = this.requests[request], line = { server, request };
-    const bytes = encodeRequest({ kind, server, terms: digest, key, ticket, request, among, secret: this.secrets[seat], body });
-    const right = { kind: answered, server, ticket: id, request, among };
-    this.lines.set(line, { seat, incoming: new Incoming(right, down[seat], streams ? SHOWN : down[seat]) });
-    return { what: "send", line, message: { kind, server, request, body, bytes } };
+    this.runs[line.run].broke(line, why);
   }
 
   /** @param {Line} line */
-  open(line) {
-    const open = this.lines.get(line);
-    if (!open) throw new Error("nothing was sent on this line");
-    return open;
+  incoming(line) {
+    return this.runs[line.run].open(line).incoming;
   }
 
-  /** @param {number} seat */
-  address(seat) {
-    return this.stage.peers.get(this.ticket.servers[seat]) ?? null;
-  }
-
-  /** @param {number} seat @param {unknown} why */
-  fail(seat, why) {
-    this.errors.set(seat, why);
-    this.moved();
-  }
-
-  refuse() {
-    if (this.errors.size) throw this.errors.get(Math.min(...this.errors.keys()));
+  /** Wait until everything is computed that needs no further answer. */
+  async play() {
+    for (const run of this.runs) if (run instanceof Run) await run.play();
   }
 
   // --- when the driver has hung up -----------------------------------------------------------------------------------
 
-  /** Return everything that the question revealed. Call it when the last message was answered. */
+  /** Return what each run has seen. Call it when the last message was answered. */
+  async outcomes() {
+    /** @type {Outcome[]} */
+    const made = [];
+    for (const run of this.runs) made.push({ servers: run.servers, seen: run.failed ? null : await run.finish() });
+    return made;
+  }
+
+  /** Return everything that the question revealed. */
   async result() {
-    this.over = true;
-    await this.play();
-    this.refuse();
-    if (!this.seen) throw new Error("the conversation is not over");
-    return this.seen;
+    const { seen } = (await this.outcomes()).find((each) => each.seen) ?? {};
+    if (!seen) throw new Error("the conversation is not over");
+    return seen;
   }
 }

@@ -1,9 +1,10 @@
 // A deployment, made from its terms: how a question is encoded in it, and which rows are the nearest.
 
 import { Regions } from "./boxes.js";
-import { ANSWER_LIMIT, FIELD_LIMIT, KEY_BYTES, LARGEST_UNIT, MOST_ROBUST, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
+import { ANSWER_LIMIT, DEALERS, FIELD_LIMIT, KEY_BYTES, LARGEST_UNIT, MOST_ROBUST, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
 import { bitsOf, mod, smallestPrimeAbove } from "./field.js";
 import { answerBytes, height } from "./garble.js";
+import { dealtBytes, planned } from "./joint.js";
 import { Trouble } from "./network.js";
 import { costTables, Tariff } from "./preferences.js";
 import { Schema } from "./schema.js";
@@ -14,6 +15,23 @@ import { packedBytes } from "./wire.js";
  * @typedef {import("./schema.js").Levels} Levels
  * @typedef {import("./wire.js").Terms} Terms
  */
+
+/**
+ * Return who deals for the servers that compute the reveal, null if nobody does, and whether servers get seeds; refuse a
+ * protocol that the page does not know.
+ * @param {import("./wire.js").Parameters} parameters
+ * @param {boolean} sealed
+ * @param {boolean} inside
+ */
+function computed({ protocol, options = {} }, sealed, inside) {
+  const joint = protocol === "joint" && sealed && !inside, usual = sealed ? "garbled" : "padded";
+  const { dealer = "applicant", seeded = false, rounds = "balanced", ...unknown } = Object(options.protocol ?? {});
+  const fine = DEALERS.includes(dealer) && typeof seeded === "boolean" && rounds === "balanced";
+  const isKnown = joint ? fine && Object.keys(unknown).length === 0 : Object.keys(options.protocol ?? {}).length === 0;
+  const isUsual = protocol === undefined || protocol === usual;
+  if (!(joint || isUsual) || !isKnown) throw new Trouble("form", String(protocol ?? "table"));
+  return { dealer: joint ? dealer : null, seeded: joint && seeded };
+}
 
 /** A deployment, made from terms that all servers agree on. It refuses terms that would not keep a question secret. */
 export class Deployment {
@@ -29,12 +47,19 @@ export class Deployment {
     const { servers, collusion, k, max_weight: maxWeight, d_min: dMin } = parameters;
     const whole = [servers, collusion, k, maxWeight, dMin, terms.rows].every((v) => Number.isSafeInteger(v) && v >= 1);
     const masked = this.reveal.startsWith("masked");
-    this.inside = this.reveal === "sealed_record"; // the answer brings the record
+    this.inside = this.reveal === "sealed_record"; // one answer brings all records, each locked
     this.sealed = this.reveal === "sealed" || this.inside;
+    const { dealer, seeded } = computed(parameters, this.sealed, this.inside);
+    this.joint = dealer !== null; // two servers compute the reveal together
+    this.garbled = this.sealed && !this.joint;
+    this.fetches = !this.joint && !this.inside; // whether records are fetched in requests of their own
+    this.deals = dealer === "applicant";
+    this.seeded = seeded;
     const known = this.sealed || ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
-    if (this.sealed && (servers !== 2 || collusion !== 1 || k !== 1 || terms.robust !== 0)) throw new Trouble("terms", "sealed");
     if (!whole || !Number.isInteger(terms.robust) || terms.robust < 0 || terms.robust > MOST_ROBUST || !known || servers <= collusion || servers > MOST_SERVERS || terms.rows > MOST_ROWS || (masked ? k > 1 && dMin > 1 : dMin !== 1))
       throw new Trouble("terms", "parameters");
+    if (this.sealed && (collusion !== 1 || servers < 2 + terms.robust || !parameters.shuffle || k > (this.joint ? terms.rows : 1))) throw new Trouble("terms", "sealed");
+    if ((terms.dealer !== undefined) !== (dealer === "server") || (terms.dealer !== undefined && terms.robust)) throw new Trouble("terms", "dealer"); // one who deals for all could spoil all
     this.terms = terms;
     this.schema = new Schema(terms.schema);
     this.collusion = collusion;
@@ -57,8 +82,9 @@ export class Deployment {
     this.length = this.differences ? this.rows - 1 : this.rows;
     this.positions = this.sealed ? 2 ** height(this.rows) : this.rows;
     this.recordBytes = (this.regions?.recordBytes ?? this.schema.recordBytes(terms.record)) + SIGNATURE_BYTES + KEY_BYTES; // signed and packaged
-    const largest = Math.max(...this.answers(1));
+    const largest = Math.max(...this.answers(1, k));
     if (!(largest < ANSWER_LIMIT)) throw new Trouble("terms", `answers of ${largest} bytes`);
+    if (!(Math.max(...this.tapes(k)) < ANSWER_LIMIT)) throw new Trouble("too_large"); // the page would have to keep it in memory
   }
 
   /** What a question reveals, in one line. A ticket carries the same line. */
@@ -70,15 +96,38 @@ export class Deployment {
   /**
    * Return how many bytes the answer to one question has, for each server.
    * @param {number} servers
+   * @param {number} k
    * @returns {number[]}
    */
-  answers(servers) {
+  answers(servers, k) {
     const bits = bitsOf(this.q);
+    if (this.joint) return Array(2).fill(k * this.recordBytes);
     return this.sealed ? answerBytes(this.rows, bits, this.inside ? this.recordBytes : 0) : Array(servers).fill(packedBytes(bits, this.length));
   }
 
+  /**
+   * Return how many bytes the applicant deals to each server of a run.
+   * @param {number} k
+   */
+  tapes(k) {
+    return this.deals ? dealtBytes(planned(this.rows, bitsOf(this.q), k), this.seeded) : [0, 0];
+  }
+
   needed(liars = 0) {
-    return this.collusion + 1 + 2 * liars;
+    return this.sealed ? 2 + liars : this.collusion + 1 + 2 * liars;
+  }
+
+  /**
+   * Return the seats of the servers that work on a question together; none if there are too few servers, or too many. All
+   * servers do, or pairs of them: all pairs of v + 2 servers if v of them may lie, or v + 1 pairs of 2v + 2 servers.
+   * @param {number} count
+   * @param {number} liars
+   */
+  runs(count, liars) {
+    const seats = Array.from({ length: count }, (_, seat) => seat);
+    if (!this.sealed) return count === this.needed(liars) ? [seats] : [];
+    if (count === 2 + liars) return seats.flatMap((one) => seats.slice(one + 1).map((other) => [one, other]));
+    return count === 2 + 2 * liars ? seats.filter((seat) => seat % 2 === 0).map((seat) => [seat, seat + 1]) : [];
   }
 
   /**
@@ -102,9 +151,9 @@ export class Deployment {
  */
 function optionsOf({ record, parameters }) {
   const isWhole = (/** @type {unknown} */ v, /** @type {number} */ low, /** @type {number} */ high) => Number.isSafeInteger(v) && Number(v) >= low && Number(v) <= high;
-  const { form = {}, record: own = {}, ...others } = parameters.options ?? {};
+  const { form = {}, record: own = {}, ...others } = { ...parameters.options, protocol: {} }; // `computed` reads the protocol's
   const { unit, ...forms } = form, { intervals = false, model, sampled = 0, at_most: atMost = 0, ...records } = own;
-  const isRegion = record === "region", unknown = [others, forms, records].some((each) => Object.keys(each).length);
+  const isRegion = record === "region", unknown = Object.keys(others).length > 1 || [forms, records].some((each) => Object.keys(each).length);
   if (unknown || (!isRegion && Object.keys(own).length)) throw new Trouble("form", parameters.scheme);
   const fine = (unit === undefined ? !isRegion : isWhole(unit, 1, LARGEST_UNIT)) && typeof intervals === "boolean"
     && isWhole(sampled, 0, Number.MAX_SAFE_INTEGER) && isWhole(atMost, 0, 1e6) && (isRegion ? /^[0-9a-f]{64}$/.test(String(model)) : true);

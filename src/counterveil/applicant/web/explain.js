@@ -26,45 +26,96 @@ import { isSigned, unhex } from "./wire.js";
  */
 
 /**
+ * What a record means to the applicant.
  * @typedef {object} Explanation
  * @property {boolean} feasible
  * @property {Feature[]} broken
  * @property {Change[]} changes
  * @property {Levels} codes of a region: those that cost the least
- * @property {number[]} liars servers whose answers were corrected
  */
 
+/** @typedef {{ explanations: Explanation[], liars: number[] }} Found the records, the nearest first, and the servers whose answers were corrected */
+/** @typedef {{ codes: Levels, members?: import("./boxes.js").Members[] }} Read a record; of a region, its codes are those that cost the least */
+/** @typedef {{ record: Read, each: bigint[] }} Costed a record, and what each feature of it costs */
+
+/** @type {(values: bigint[]) => bigint} */
+const sum = (values) => values.reduce((a, b) => a + b, 0n);
+
 /**
- * Explain the first record; refuse it unless it is signed for this database and has the cost that the answers gave.
+ * Return the records of one run; refuse them unless each is signed for this database and has the cost that the answers gave.
  * @param {Deployment} deployment
- * @param {number[]} servers the servers that were asked
+ * @param {bigint[][]} tables
+ * @param {Levels} own
+ * @param {import("./protocols.js").Seen} seen
+ */
+async function costed(deployment, tables, own, { revealed, positions, records }) {
+  const { terms, schema, differences } = deployment, mask = BigInt(deployment.mask - 1);
+  if (deployment.fetches && !positions.length) throw new Trouble("tampered");
+  /** @type {Costed[]} */
+  const found = [];
+  for (const packed of records) {
+    const whole = await unpackage(packed), bytes = whole.slice(0, -SIGNATURE_BYTES);
+    const signed = await isSigned(terms.issuer, whole.slice(-SIGNATURE_BYTES), "record", unhex(terms.database), bytes);
+    if (!signed) throw new Trouble("tampered");
+    /** @type {Read} */
+    let record;
+    try {
+      const { regions } = deployment, members = regions?.read(bytes).members;
+      record = regions && members ? { codes: regions.nearest(tables, own, members), members } : schema.readRecord(bytes, terms.record);
+    } catch {
+      throw new Trouble("tampered");
+    }
+    found.push({ record, each: schema.costed.map((f, j) => tables[j][levelOf(record.codes, f)]) });
+  }
+  if (deployment.sealed) return found;
+  const costs = deployment.relative(revealed), over = found.map(({ each }, i) => costs[positions[i]] - sum(each));
+  const [least, from] = differences ? [-mask, over[0]] : [0n, 0n];
+  if (over.some((excess) => excess - from < least || excess - from > mask)) throw new Trouble("tampered");
+  return found;
+}
+
+/** @type {(a: bigint[], b: bigint[]) => number} */
+const compared = (a, b) => Number(a.map((cost, i) => cost - b[i]).find((difference) => difference) ?? 0n);
+
+/**
+ * Explain the records. Of several runs the cheapest records count. A run that gave dearer ones, or none, has a server that
+ * lied or was down. If more servers must have lied than may, nothing is shown.
+ * @param {Deployment} deployment
+ * @param {import("./conversation.js").Conversation} conversation
  * @param {Levels} own
  * @param {Wishes} wishes
- * @param {import("./protocols.js").Seen} seen
- * @returns {Promise<Explanation>}
+ * @returns {Promise<Found>}
  */
-export async function explained(deployment, servers, own, wishes, { revealed, positions, records, honest }) {
-  const { terms, schema } = deployment, whole = await unpackage(records[0]), bytes = whole.slice(0, -SIGNATURE_BYTES);
-  const signed = await isSigned(terms.issuer, whole.slice(-SIGNATURE_BYTES), "record", unhex(terms.database), bytes);
-  if (!positions.length || !signed) throw new Trouble("tampered");
-  const tables = costTables(deployment.tariff, own, wishes);
-  /** @type {{ codes: Levels, members?: import("./boxes.js").Members[] }} */
-  let record;
-  try {
-    const { regions } = deployment, members = regions?.read(bytes).members;
-    record = regions && members ? { codes: regions.nearest(tables, own, members), members } : schema.readRecord(bytes, terms.record);
-  } catch {
-    throw new Trouble("tampered");
+export async function explained(deployment, conversation, own, wishes) {
+  const tables = costTables(deployment.tariff, own, wishes), outcomes = await conversation.outcomes(), found = [];
+  /** @type {Trouble | null} */
+  let refused = null;
+  for (const { servers, seen } of outcomes) {
+    if (!seen) continue;
+    try {
+      const records = await costed(deployment, tables, own, seen);
+      found.push({ servers, seen, records, paid: records.map(({ each }) => sum(each)) });
+    } catch (error) {
+      if (!(error instanceof Trouble)) throw error;
+      refused ??= error;
+    }
   }
-  const each = schema.costed.map((f, j) => tables[j][levelOf(record.codes, f)]);
-  if (!deployment.sealed && !deployment.differences) {
-    const over = deployment.relative(revealed)[positions[0]] - each.reduce((a, b) => a + b, 0n);
-    if (over < 0n || over >= BigInt(deployment.mask)) throw new Trouble("tampered");
-  }
-  const liars = servers.filter((_, seat) => !honest.includes(seat));
+  if (!found.length) throw refused ?? new Trouble("tampered");
+  const [cheapest] = [...found].sort((a, b) => compared(a.paid, b.paid)); // of equal ones the first
+  const best = found.filter(({ paid }) => !compared(paid, cheapest.paid)).map(({ servers }) => servers);
+  const wrong = outcomes.map(({ servers }) => servers).filter((servers) => !best.includes(servers));
+  if (!conversation.isExplained(wrong)) throw new Trouble("too_many_liars");
+  const right = outcomes.length > 1 ? best.flat() : cheapest.seen.honest.map((seat) => cheapest.servers[seat]);
+  const asked = [...new Set(outcomes.flatMap(({ servers }) => servers))].sort((a, b) => a - b);
   const coarse = deployment.tariff.coarse || wishes.fewest, exact = exactTables(deployment.tariff, own, wishes);
-  const shown = coarse ? schema.costed.map((f, j) => exact[j][levelOf(record.codes, f)]) : each.map(Number);
-  return { ...explain(deployment, own, wishes, record, shown), liars };
+  const explanations = cheapest.records.map(({ record, each }) => {
+    const shown = coarse ? deployment.schema.costed.map((f, j) => exact[j][levelOf(record.codes, f)]) : each.map(Number);
+    return explain(deployment, own, wishes, record, shown);
+  });
+  return {
+    explanations,
+    liars: asked.filter((n) => !right.includes(n)),
+  };
 }
 
 /**

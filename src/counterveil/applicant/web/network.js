@@ -20,12 +20,14 @@ export class Trouble extends Error {
    * @param {string} code chooses the text that the page shows
    * @param {string} detail
    * @param {string | null} server the address at fault, if one is
+   * @param {string | null} reason the code of its refusal, if it refused and said why
    */
-  constructor(code, detail = "", server = null) {
+  constructor(code, detail = "", server = null, reason = null) {
     super(`${code}: ${detail}`);
     this.code = code;
     this.detail = detail;
     this.server = server;
+    this.reason = reason;
   }
 }
 
@@ -99,6 +101,19 @@ const upload = (url, body, most, signal, sent) => new Promise((resolve, reject) 
 });
 
 /**
+ * Return the code of a refusal, null if it gives none.
+ * @param {Bytes} said
+ */
+function reasonOf(said) {
+  try {
+    const { code } = JSON.parse(new TextDecoder().decode(said));
+    return typeof code === "string" ? code : null;
+  } catch {
+    return null;
+  }
+}
+
+/**
  * Send a request; if the connection breaks, send the same bytes again, for up to `patience` milliseconds.
  * @param {string} server
  * @param {string} path
@@ -113,6 +128,8 @@ export async function request(server, path, body, most, { timeout = TIMEOUT, pat
   const end = until + limit; // the deadline of all attempts together
   for (let pause = PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
     const before = into?.taken() ?? 0;
+    /** @type {string | null} */
+    let reason = null;
     const stop = new AbortController();
     const timer = setTimeout(() => stop.abort(), limit);
     into?.begin();
@@ -124,14 +141,9 @@ export async function request(server, path, body, most, { timeout = TIMEOUT, pat
       const said = await content(response, most, response.ok ? into : null);
       if (said === null) throw new Trouble("malformed_answer", "too long", server);
       if (response.ok) return said;
-      if (!RETRIED.some((status) => status === response.status)) {
-        /** @type {unknown} */
-        let code;
-        try {
-          code = JSON.parse(new TextDecoder().decode(said)).code;
-        } catch { /* a refusal without a reason */ }
-        throw new Trouble(typeof code === "string" && REASON.test(code) ? code : "refused", `HTTP ${response.status}`, server);
-      }
+      reason = reasonOf(said);
+      if (!RETRIED.some((status) => status === response.status))
+        throw new Trouble(reason !== null && REASON.test(reason) ? reason : "refused", `HTTP ${response.status}`, server, reason);
     } catch (error) {
       stop.abort();
       if (error instanceof Trouble) throw error.server ? error : new Trouble(error.code, error.detail, server);
@@ -140,7 +152,7 @@ export async function request(server, path, body, most, { timeout = TIMEOUT, pat
     } finally {
       clearTimeout(timer);
     }
-    if (performance.now() + pause > Math.min(until, end)) throw new Trouble("unreachable", "", server);
+    if (performance.now() + pause > Math.min(until, end)) throw new Trouble("unreachable", "", server, reason);
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }

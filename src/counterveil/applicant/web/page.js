@@ -1,20 +1,19 @@
 // The applicant's page: an HTML form made from the schema, the answer, and the bytes that left this computer.
 // It stores nothing: what is typed is gone when the page is closed. A link that opened it stays in the browser's history.
 
+import { answerCard, leftCard } from "./answer.js";
 import { addressOf, ask, connect, isLoopback } from "./client.js";
-import { secretOf } from "./deployment.js";
-import { make, picture, track } from "./elements.js";
+import { make } from "./elements.js";
 import { Trouble } from "./network.js";
-import { shares } from "./protocols.js";
+import { SHOWN } from "./replies.js";
 import { WORDS } from "./strings.js";
-import { fingerprint, hex, packVector } from "./wire.js";
+import { fingerprint } from "./wire.js";
 
 /**
- * @typedef {import("./explain.js").Explanation} Explanation
+ * @typedef {import("./explain.js").Found} Found
  * @typedef {import("./preferences.js").Wish} Wish
  * @typedef {import("./schema.js").Feature} Feature
  * @typedef {import("./schema.js").Value} Value
- * @typedef {import("./wire.js").Bytes} Bytes
  */
 
 /**
@@ -36,11 +35,11 @@ import { fingerprint, hex, packVector } from "./wire.js";
  * @property {import("./preferences.js").Wishes} wishes
  * @property {string} ticket
  * @property {import("./client.js").Attempt} attempt
- * @property {Map<string, Sent>} messages
+ * @property {Map<string, import("./answer.js").Sent>} messages
  * @property {boolean} [answered] whether a server has said anything
+ * @property {boolean} [spent] whether its ticket was taken out of the field
  */
 
-/** @typedef {{ server: number, up: number, length: number, body?: Bytes, down?: Bytes | null }} Sent a message: its sizes, and its bytes if it went to the first server */
 /** @typedef {{ value: () => Value, wish: () => Wish }} Control */
 /**
  * The page's elements by id.
@@ -50,6 +49,8 @@ import { fingerprint, hex, packVector } from "./wire.js";
 
 /** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
 const $ = (id) => /** @type {Elements[typeof id]} */ (document.getElementById(id));
+/** @type {Record<string, string | undefined>} */
+const AFTER_AN_ANSWER = { other_terms: "renewed", other_key: "renewed", peer_unreachable: "unreachable" }; // refusals that leave a ticket unused, and what they mean if a server has answered before
 const SLOW = 5000; // milliseconds after which the page says that it still waits
 
 /** @type {import("./client.js").Session} */
@@ -77,9 +78,12 @@ function say(...nodes) {
   $("status").replaceChildren(...nodes);
 }
 
-/** @param {...(Node | string)} said */
+/**
+ * Say what the page waits for, and after a while that it still waits. Without words, what was said stays.
+ * @param {...(Node | string)} said
+ */
 function wait(...said) {
-  say(make("p", { className: "card" }, make("span", { className: "spinner" }), ...said));
+  if (said.length) say(make("p", { className: "card" }, make("span", { className: "spinner" }), ...said));
   return setTimeout(() => say(make("p", { className: "card" }, make("span", { className: "spinner" }), WORDS.slow)), SLOW);
 }
 
@@ -263,6 +267,27 @@ function submit(event) {
 }
 
 /**
+ * Return what reports how far a question has come: first how much was sent, if that is much, then how much has arrived.
+ * @param {(...said: (Node | string)[]) => void} tell
+ * @returns {import("./conversation.js").Progress}
+ */
+function reporting(tell) {
+  const bar = make("progress", { max: 1 }), percent = make("span", { "aria-hidden": "true" }); // the bar says it to those who do not see it
+  let stage = "";
+  return (done, total, isSent) => {
+    const next = !isSent ? "receiving" : done < total ? "sending" : "working";
+    bar.value = done / total;
+    percent.textContent = ` ${Math.floor((100 * done) / total)} % `;
+    if (next === stage && (bar.isConnected || next === "working")) tell(); // words that are said again would be read out again
+    else if (next === "receiving") tell(WORDS.evaluating(total), bar);
+    else if (next === "sending") tell(WORDS.sending, percent, bar);
+    else tell(WORDS.working);
+    bar.setAttribute("aria-label", WORDS[next]);
+    stage = next;
+  };
+}
+
+/**
  * Ask the question; if a server cannot be reached, offer to send the same bytes again.
  * @param {Question} asked
  */
@@ -271,21 +296,20 @@ async function question(asked) {
   $("answer").hidden = $("left").hidden = true;
   $("ask").disabled = true;
   let slow = wait(WORDS.asking);
-  // Keep the bytes to the first server, and only the sizes of the others: bytes to two servers together tell the question.
+  // Keep bytes to the first server, and only the sizes of the others: bytes to two servers together tell the question.
   /** @type {import("./client.js").Watch} */
-  const watch = ({ server, request, bytes, body }, down, length) => {
-    if (!messages.size && ticket) spend(ticket);
+  const watch = ({ kind, server, request, run, bytes, body }, down, length) => {
+    if (!asked.spent && ticket) spend(ticket);
+    asked.spent = true;
     asked.answered ||= length > 0;
-    const shown = server === attempt.ticket?.servers[0] ? { body, down } : {};
-    messages.set(`${server}/${request}`, { server, up: bytes.length, length, ...shown });
+    const shown = server === attempt.ticket?.servers[0] ? { body: body.slice(0, SHOWN), down } : {};
+    messages.set(`${run}/${server}/${kind}/${request}`, { server, up: bytes.length, length, ...shown });
   };
-  const bar = make("progress", { max: 1, "aria-label": WORDS.receiving });
-  /** @type {import("./conversation.js").Progress} */
-  const progress = (came, total) => {
+  const progress = reporting((...said) => {
     clearTimeout(slow);
-    slow = wait(WORDS.evaluating(total), bar);
-    bar.value = came / total;
-  };
+    slow = wait(...said);
+    if (said.length) $("status").scrollIntoView({ block: "nearest" });
+  });
   try {
     const found = await ask(session, ticket, own, wishes, watch, attempt, progress);
     say();
@@ -293,85 +317,30 @@ async function question(asked) {
     $("answer").focus({ preventScroll: true });
     $("answer").scrollIntoView({ block: "start" });
   } catch (error) {
-    const code = error instanceof Trouble ? error.code : "";
-    const renewed = ["other_terms", "other_key"].includes(code);
-    if (renewed && ticket && !asked.answered) giveBack(ticket);
-    trouble(renewed && asked.answered ? new Trouble("renewed") : error, code === "unreachable" ? () => question(asked) : undefined);
+    const code = error instanceof Trouble ? error.code : "", after = AFTER_AN_ANSWER[code];
+    if (after && ticket && !asked.answered) {
+      giveBack(ticket);
+      asked.spent = false;
+    }
+    const again = ["unreachable", "peer_unreachable"].includes(code) ? () => question(asked) : undefined;
+    trouble(after && asked.answered ? new Trouble(after) : error, again);
     $("status").scrollIntoView({ block: "nearest" });
   } finally {
     clearTimeout(slow);
     $("ask").disabled = false;
-    if (messages.size) leftThisComputer([...messages.values()], own, wishes);
+    if (messages.size) {
+      $("left").replaceChildren(leftCard(session, [...messages.values()], own, wishes));
+      $("left").hidden = false;
+    }
   }
 }
 
-/** @param {Explanation} found @param {Map<Feature, Value>} before */
-export function sentence(found, before) {
-  const isRegion = session.deployment.regions !== null;
-  if (!found.feasible) return WORDS.relax(WORDS.joined(found.broken.map((f) => f.title)));
-  if (!found.changes.length) return isRegion ? WORDS.within : WORDS.same;
-  const parts = found.changes.map((c) => {
-    if (c.inside) return `${c.feature.title} ${c.inside.words}`;
-    const verb = c.direction > 0 ? WORDS.raise : c.direction < 0 ? WORDS.lower : WORDS.alter;
-    return WORDS.changed(verb, c.feature.title, c.feature.show(before.get(c.feature)), c.feature.show(c.value));
-  });
-  const text = WORDS.joined(parts), rest = isRegion && found.changes.length < found.codes.size ? `; ${WORDS.stays}` : "";
-  return `${text[0].toUpperCase()}${text.slice(1)}${rest}.`;
-}
-
-/** @param {Explanation} found @param {Map<Feature, Value>} before */
+/** @param {Found} found @param {Map<Feature, Value>} before */
 function show(found, before) {
-  const { certificate } = session.deployment;
-  const box = make("div", { className: "card" }, make("h2", {}, found.feasible ? (certificate ? WORDS.region : WORDS.answer) : WORDS.nothing));
-  box.append(make("p", { className: "sentence", id: "sentence" }, sentence(found, before)));
-  if (found.feasible && found.changes.length) {
-    const head = make("tr", {}, ...[WORDS.feature, WORDS.now, WORDS.after].map((t) => make("th", { scope: "col" }, t)));
-    const rows = found.changes.map((c) => {
-      const bar = make("div", { className: "bar", role: "img", "aria-label": WORDS.share(Math.round(100 * c.share)) });
-      bar.style.width = `${Math.max(2, 100 * c.share)}%`;
-      return make("tr", {}, make("th", { scope: "row" }, c.feature.title, bar), make("td", {}, c.feature.show(before.get(c.feature))),
-        make("td", { className: "after" }, c.inside?.words ?? c.feature.show(c.value), ...(c.inside ? [track(c.inside.members, c.before, c.after)] : [])));
-    });
-    const below = certificate ? `${WORDS.bars} ${WORDS.bands}` : `${WORDS.bars} ${WORDS.unchanged}`;
-    box.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)), make("p", { className: "soft" }, below));
-  }
-  if (found.feasible && certificate) box.append(make("p", { className: "soft", id: "certificate" }, WORDS.certified(certificate)));
-  if (found.liars.length) box.append(make("p", {}, WORDS.lied(found.liars.join(", "))));
-  $("answer").replaceChildren(box);
-  $("answer").dataset.codes = JSON.stringify([...found.codes].map(([f, code]) => [f.name, code]));
+  const [{ codes }] = found.explanations;
+  $("answer").replaceChildren(answerCard(session.deployment, found, before));
+  $("answer").dataset.codes = JSON.stringify([...codes].map(([f, code]) => [f.name, code]));
   $("answer").hidden = false;
-}
-
-/**
- * Show the bytes to the first server, beside a new share of the same question for it, and never the bytes to two servers.
- * @param {Sent[]} messages
- * @param {import("./schema.js").Levels} own
- * @param {import("./preferences.js").Wishes} wishes
- */
-function leftThisComputer(messages, own, wishes) {
-  const { deployment, peers } = session;
-  const asked = [...new Set(messages.map((m) => m.server))].sort((a, b) => a - b), [first] = asked;
-  const payload = packVector(shares(deployment, asked, secretOf(deployment, own, wishes))[0], deployment.q);
-  const box = make("div", { className: "card" }, make("h2", {}, WORDS.left), make("p", {}, WORDS.leftLead(first)), make("p", {}, WORDS.leftWhy));
-  const pair = make("div", { className: "noise" });
-  const mine = messages.filter((m) => m.server === first);
-  for (const [title, bytes] of /** @type {const} */ ([[WORDS.seen(first), mine[0].body ?? new Uint8Array()], [WORDS.otherwise(first), payload]])) {
-    pair.append(make("div", {}, make("p", { className: "soft" }, title), picture(bytes, title), make("code", {}, `${hex(bytes.slice(0, 72))}…`)));
-  }
-  for (const server of asked) {
-    const all = messages.filter((m) => m.server === server);
-    const up = all.reduce((n, m) => n + m.up, 0), down = all.reduce((n, m) => n + m.length, 0);
-    box.append(make("h3", {}, WORDS.sent(WORDS.server(server, peers.get(server) ?? ""), up, down)));
-    if (server !== first) continue;
-    box.append(pair, ...mine.map((m, n) => {
-      const details = make("details", {}, make("summary", {}, WORDS.message(n + 1, m.up, m.length)));
-      for (const [title, bytes] of /** @type {const} */ ([[WORDS.up, m.body ?? []], [WORDS.down(m.down?.length ?? 0), m.down ?? []]]))
-        details.append(make("p", { className: "soft" }, title), make("code", {}, hex(bytes)));
-      return details;
-    }));
-  }
-  $("left").replaceChildren(box);
-  $("left").hidden = false;
 }
 
 $("title").textContent = document.title = WORDS.title;

@@ -3,6 +3,7 @@
 
 import { bitsOf, honest, split, splitSum, uniform, valueAt } from "./field.js";
 import { evaluate } from "./garble.js";
+import { deal, packages, planned } from "./joint.js";
 import { Trouble } from "./network.js";
 import { nearest } from "./deployment.js";
 import { send, take } from "./party.js";
@@ -20,7 +21,7 @@ import { packVector, unpackVector } from "./wire.js";
  */
 
 /** @typedef {{ among: number[], sent: { among: number[], query: Bytes }[] }} Step how one record is fetched: the seats that give it, and what is sent to each server */
-/** @typedef {{ secrets?: Bytes[], queries?: Bytes[], steps?: Step[] }} Made what was drawn for a question so far. If the question breaks off, the same bytes are sent again */
+/** @typedef {{ queries?: Bytes[], steps?: Step[] }} Made what was drawn for a run so far. If the question breaks off, the same bytes are sent again */
 
 /** @type {Randomness} */
 export const FRESH = { elements: (q, count) => uniform(q, count), bytes: bytesOf };
@@ -58,8 +59,8 @@ const spirOf = ({ collusion, recordBytes }, { servers, liars }) => makeSpir(serv
  * @returns {Sizes[]}
  */
 export function requestsOf(deployment, ticket) {
-  const { servers, k } = ticket, question = { down: deployment.answers(servers.length), streams: deployment.sealed };
-  if (deployment.inside) return [question];
+  const { servers, k } = ticket, question = { down: deployment.answers(servers.length, k), streams: deployment.garbled };
+  if (!deployment.fetches) return [question];
   const record = { down: servers.map(() => spirOf(deployment, ticket).part), streams: false };
   return [question, ...Array(k).fill(record)];
 }
@@ -73,7 +74,7 @@ export function requestsOf(deployment, ticket) {
  */
 function* opened(deployment, { servers, liars, k }, apart) {
   const { q, length, top } = deployment, answers = [];
-  for (const [seat, count] of deployment.answers(servers.length).entries()) answers.push(unpackVector(yield take(seat, count), q, length));
+  for (const [seat, count] of deployment.answers(servers.length, k).entries()) answers.push(unpackVector(yield take(seat, count), q, length));
   const { kept, revealed } = recover(deployment, servers, liars, answers), costs = deployment.relative(revealed);
   const lowest = costs.reduce((a, b) => (b < a ? b : a), 0n), highest = costs.reduce((a, b) => (b > a ? b : a), 0n);
   const chosen = nearest(costs, k, apart);
@@ -145,6 +146,29 @@ function* fetched(deployment, ticket, steps) {
 }
 
 /**
+ * Return the applicant's part in attempts of servers that talk to each other.
+ * @param {Deployment} deployment
+ * @param {Admission} ticket
+ * @param {bigint[]} secret
+ * @param {Randomness} draw
+ * @returns {import("./linked.js").Dealing}
+ */
+export function dealingOf(deployment, { servers, k }, secret, draw) {
+  const { q, rows, recordBytes, deals, seeded } = deployment;
+  return {
+    share: () => {
+      const [first, second] = shares(deployment, servers, secret, draw.elements);
+      return [packVector(first, q), packVector(second, q)];
+    },
+    deal: (progress) => (deals ? deal(planned(rows, bitsOf(q), k), draw.bytes, seeded, progress) : Promise.resolve(null)),
+    dealt: deployment.tapes(k).reduce((a, b) => a + b, 0),
+    *read() {
+      return { revealed: [], positions: [], records: yield* packages(k, recordBytes), honest: [0, 1] };
+    },
+  };
+}
+
+/**
  * Play the applicant. If the answers cannot be true, it still fetches records, at random positions.
  * @param {Deployment} deployment
  * @param {Admission} ticket
@@ -157,7 +181,7 @@ function* fetched(deployment, ticket, steps) {
 export async function* applicant(deployment, ticket, secret, draw, made, apart) {
   made.queries ??= shares(deployment, ticket.servers, secret, draw.elements).map((query) => packVector(query, deployment.q));
   for (const [seat, query] of made.queries.entries()) yield send(seat, query);
-  const found = deployment.sealed ? yield* sealed(deployment) : yield* opened(deployment, ticket, apart);
+  const found = deployment.garbled ? yield* sealed(deployment) : yield* opened(deployment, ticket, apart);
   const { revealed, positions, record } = found;
   if (record) return { revealed, positions, records: [record], honest: found.honest };
   const steps = (made.steps ??= recordSteps(deployment, ticket, found, draw));

@@ -21,6 +21,8 @@ export const WORDS = {
   loading: "Asking the servers what they offer …",
   asking: "Asking. What you typed leaves this computer only scrambled, for each server in another way …",
   receiving: "Receiving the answer",
+  sending: "Preparing and sending …",
+  working: "The servers work the answer out together. They see neither your question nor the answer …",
   /** @type {(bytes: number) => string} */
   evaluating: (bytes) => `Working the answer out on this computer, ${(bytes / 2 ** 20).toFixed(1)} MiB of it. It says which case is nearest, and nothing of the others. `,
   slow: "Still waiting for a server. The connection is slow, or the server is busy.",
@@ -49,7 +51,8 @@ export const WORDS = {
   keys: "The servers' keys. Compare them with what each server's operator publishes. If one organisation controls both web addresses, it can read your question.",
   /** @type {(n: number, up: number, down: number) => string} */
   message: (n, up, down) => `Message ${n}: ${NUMBER(up)} bytes sent, ${NUMBER(down)} received`,
-  up: "Sent; around it are the ticket and a secret of this question, which are not shown",
+  /** @type {(bytes: number) => string} */
+  up: (bytes) => `Sent, ${NUMBER(bytes)} bytes of it; around it are the ticket and a secret of this question, which are not shown`,
   /** @type {(bytes: number) => string} */
   down: (bytes) => `Received, ${NUMBER(bytes)} bytes of it`,
   /** @type {(title: string) => string} */
@@ -78,6 +81,9 @@ export const WORDS = {
     return `This is not certified: ${which} accepted ${NUMBER(sampled)} points sampled in this region. `
       + `With a confidence of 95 %, it rejects at most ${Number((atMost / 1e4).toPrecision(4))} % of them.`;
   },
+  /** @type {(place: number) => string} */
+  next: (place) => `The accepted case in place ${place}`,
+  noOthers: "No other case that came with this answer fits your limits.",
   nothing: "No accepted case fits your limits",
   /** @type {(names: string) => string} */
   relax: (names) => `The closest one goes beyond what you allowed for: ${names}. To allow more, change the limits that you set there. `
@@ -102,7 +108,9 @@ export const WORDS = {
   joined: (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`),
   /** @type {Record<string, [heading: string, text: string]>} */
   trouble: {
-    unreachable: ["A server does not answer", "It may be down, or your connection is. Nothing is lost: Try again sends the same bytes."],
+    unreachable: ["A server does not answer", "It may be down, or your connection is. Nothing is lost: Try again goes on where this stopped."],
+    peer_unreachable: ["The servers cannot work together", "The two servers cannot reach each other right now. Your ticket is not used. Try again in a minute."],
+    broke_off: ["The servers broke off", "They began several times and never finished, so nothing was answered. Use another ticket of your batch, best on another day."],
     disagree: ["The servers do not agree", "They say different things about themselves, so nothing was asked. The institution has to look into it."],
     terms: ["These servers ask for something unsafe", "What they propose would not keep your question secret. Nothing was asked."],
     browser: ["This browser cannot check the answer", "It lacks Ed25519, or the page was not loaded over https. Nothing was asked; try a newer browser."],
@@ -111,6 +119,7 @@ export const WORDS = {
     plain: ["This address is not encrypted", "Somebody on the way to the servers could read your question. Nothing was asked; an address must begin with https."],
     no_issuer: ["This page is not complete", "It does not say whose servers it may trust, so it asks none. Load it anew from a server."],
     form: ["This page cannot ask these servers", "They use a form of the question that this page does not know. The command line can ask them."],
+    too_large: ["This page cannot ask these servers", "A question would be larger than a page can hold. The command line can ask them."],
     addresses: ["Which servers?", "Give the addresses of two or more servers."],
     ticket_missing: ["A ticket is needed", "The institution gives you some. Paste them below; nobody learns what you ask with them."],
     ticket_none_left: ["No ticket is left here", "Every ticket that was pasted is used. If your batch has more, paste them below."],

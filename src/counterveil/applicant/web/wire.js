@@ -13,14 +13,16 @@ import { bitsOf } from "./field.js";
  */
 
 /**
- * What an applicant sends: a share of a question, or of the position of a record.
+ * What an applicant sends: a share of a question, or of the position of a record. Servers that talk to each other get an
+ * attempt instead: a share of the question, and their randomness if the applicant deals it. A "collect" asks for the reply
+ * to an attempt, or for its end, and has no body.
  * @typedef {object} Request
  * @property {RequestKind} kind
  * @property {number} server the receiver
  * @property {Bytes} terms digest of the terms that the request was made for
  * @property {Bytes} key id of the servers' common key, as their manifests showed it
  * @property {Bytes} ticket
- * @property {number} request 0: the question; 1..k: a record
+ * @property {number} request 0: the question; 1..k: a record; or an attempt's number
  * @property {number[]} among all servers that get a share of this request
  * @property {Bytes} secret drawn for this question and this server. So nobody else can find out whether these bytes were sent, or ask for its records
  * @property {Bytes} body
@@ -53,7 +55,8 @@ import { bitsOf } from "./field.js";
 /**
  * What the institution chose.
  * @typedef {object} Parameters
- * @property {Record<string, Record<string, unknown>>} [options] parameters that only this form of the question or kind of record has
+ * @property {Record<string, Record<string, unknown>>} [options] parameters that only this form, kind of record or protocol has
+ * @property {string} [protocol] how the reveal is computed; absent: in its usual way
  * @property {string} scheme
  * @property {number} servers
  * @property {number} collusion
@@ -82,6 +85,7 @@ import { bitsOf } from "./field.js";
  * @property {TicketMode} tickets
  * @property {number} window open mode: seconds within which an applicant's ticket must expire
  * @property {number} robust the most wrong answers for which tickets are issued
+ * @property {string} [dealer] the dealing server's own public key; absent where there is none
  */
 
 /** @typedef {{ terms: string, addresses: string[], signature: string }} SignedTerms the terms as text, the address of each server, and the issuer's signature of both */
@@ -194,7 +198,7 @@ export function pack(value) {
     return concat(head, raw);
   }
   if (isBytes(value)) {
-    return concat(sized(value.length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4]]), value);
+    return concat(binary(value.length), value);
   }
   if (!isList(value)) throw new Malformed("not a message");
   const head = value.length < 16 ? Uint8Array.of(0x90 | value.length) : sized(value.length, [[65535, 0xdc, 2]]);
@@ -295,6 +299,16 @@ function checkedServers(servers) {
 export const encodeRequest = ({ kind, server, terms, key, ticket, request, among, secret, body }) =>
   pack([VERSION, kind, server, terms, key, ticket, request, among, secret, body]);
 
+/** @type {(length: number) => Bytes} */
+const binary = (length) => sized(length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4]]);
+
+/**
+ * Return the bytes of a request before a body of this length.
+ * @param {Request} request
+ * @param {number} length
+ */
+export const requestHead = (request, length) => concat(encodeRequest({ ...request, body: new Uint8Array() }).slice(0, -2), binary(length));
+
 /** @type {(reply: Reply) => Bytes} */
 export const encodeReply = ({ kind, server, ticket, request, among, body }) => pack([VERSION, kind, server, ticket, request, among, body]);
 
@@ -303,10 +317,7 @@ export const encodeReply = ({ kind, server, ticket, request, among, body }) => p
  * @param {Omit<Reply, "body">} reply
  * @param {number} length
  */
-export function headOf(reply, length) {
-  const bare = encodeReply({ ...reply, body: new Uint8Array() });
-  return concat(bare.slice(0, -2), sized(length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4]]));
-}
+export const headOf = (reply, length) => concat(encodeReply({ ...reply, body: new Uint8Array() }).slice(0, -2), binary(length));
 
 /** @param {Bytes} bytes @param {ReplyKind} expected @returns {Reply} */
 export function decodeReply(bytes, expected) {
