@@ -165,7 +165,7 @@ def test_a_tape_that_the_leader_picked_in_vain_is_recalled_from_the_follower(
             assert picked is not None
             assert picked[0] in follower.names()
             await until(lambda: picked[0] not in follower.names() and full(leader, follower))
-            assert not [tape for tape in dealer._tapes.values() if tape.spent]
+            await until(lambda: not [tape for tape in dealer._tapes.values() if tape.spent])
 
     asyncio.run(main())
 
