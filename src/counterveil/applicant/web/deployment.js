@@ -151,9 +151,9 @@ export class Deployment {
  */
 function optionsOf({ record, parameters }) {
   const isWhole = (/** @type {unknown} */ v, /** @type {number} */ low, /** @type {number} */ high) => Number.isSafeInteger(v) && Number(v) >= low && Number(v) <= high;
-  const { form = {}, record: own = {}, ...others } = { ...parameters.options, protocol: {} }; // `computed` reads the protocol's
+  const { form = {}, record: own = {}, ...others } = parameters.options ?? {};
   const { unit, ...forms } = form, { intervals = false, model, sampled = 0, at_most: atMost = 0, ...records } = own;
-  const isRegion = record === "region", unknown = Object.keys(others).length > 1 || [forms, records].some((each) => Object.keys(each).length);
+  const isRegion = record === "region", unknown = Object.keys(others).some((part) => part !== "protocol") || [forms, records].some((each) => Object.keys(each).length);
   if (unknown || (!isRegion && Object.keys(own).length)) throw new Trouble("form", parameters.scheme);
   const fine = (unit === undefined ? !isRegion : isWhole(unit, 1, LARGEST_UNIT)) && typeof intervals === "boolean"
     && isWhole(sampled, 0, Number.MAX_SAFE_INTEGER) && isWhole(atMost, 0, 1e6) && (isRegion ? /^[0-9a-f]{64}$/.test(String(model)) : true);
