@@ -32,9 +32,9 @@ from counterveil.schema.frames import Columns
 from counterveil.schema.layouts import Record, decode, encode
 from counterveil.terms.parameters import Certificate
 from counterveil.terms.published import deployment_of, make_terms
+from mixed import LAYOUT, MIXED, boxes, people, wishes
 from service import cli as run
 from service import running
-from test_regions import LAYOUT, MIXED, boxes, people, wishes
 
 _, CREDIT = german_credit()
 

@@ -31,8 +31,10 @@ from .trees import Boxes, Trees
 ORDERS = 4  # in which every seed grows
 _NEIGHBOURS = 4  # of a seed that are tried, for each person whom a region is to hold
 _MOST_NEAR = 4096  # people among whom neighbours are looked for
-_WORK = 2.0**37  # steps that growing may take: some minutes on two cores
-_SEARCHED = 16.0  # boxes grown in the time that a rejected person's ways in take
+_WORK = 2.0**34  # steps that growing may take for 1,000 people or fewer: some 20 seconds on two cores
+_MORE = 16.0  # times as many for more people, at most
+_GROWN = 2.0**17  # boxes that grow at most
+_SEARCHED = 3.0  # boxes grown in the time that a rejected person's ways in take
 
 Progress = Callable[[str, float], None]
 
@@ -118,7 +120,7 @@ def find_regions(
     say = progress or _say_nothing
     say("reading the model", 0.0)
     try:
-        trees = read_model(model, table.rows(accepted), schema, label)
+        trees = read_model(model, table.rows(accepted) if accepted.any() else table, schema, label)
     except NotOffered as error:
         if points:
             options = (min_people, orders, first, say)
@@ -148,7 +150,8 @@ def search(
     points = _free(trees, schema, trees.points(seeds))
     certain = trees.cell_bounds(points) > trees.margin
     seeds, points = seeds[certain], points[certain]
-    share = _WORK / trees.work / 3
+    work = _WORK * min(max(1.0, len(codes) / 1000), _MORE)
+    share = min(work / trees.work, _GROWN) / 3
     searched = rejected[spread(len(rejected), int(share / _SEARCHED) + 1)]
     ways = _free(trees, schema, growth.ways_in(searched, lambda part: say("ways in of rejected people", part)))
     ways = ways[trees.cell_bounds(ways) > trees.margin]
