@@ -71,7 +71,7 @@ def test_linked_servers_do_what_is_too_much_without(database: Database, options:
 
 def test_a_million_rows() -> None:
     class Many:
-        schema, record, rows = numbers_database(3, 20).schema, "row", 1 << 20
+        schema, record, rows, certificate = numbers_database(3, 20).schema, "row", 1 << 20, None
 
     made = Deployment.serving(Many(), linked=True)  # type: ignore[arg-type]
     assert made.scheme.protocol == Joint()
@@ -181,7 +181,7 @@ def deployment_again(made: Deployment) -> Deployment:
         ({"protocol": "joint", "dealer": "bank"}, UnknownName, "dealer: got bank, expected one of applicant, server"),
         ({"protocol": "joint", "dealer": 3}, WrongType, "dealer: got int, expected str"),
         ({"protocol": "joint", "options": {"protocol": {"seeded": 1}}}, WrongType, "seeded: got int, expected bool"),
-        ({"options": {"protocol": 3}}, UnknownName, "options: got protocol = 3, expected those of the form or the pro"),
+        ({"options": {"protocol": 3}}, UnknownName, "options: got protocol = 3, expected those of the form, the"),
         ({"protocol": "joint", "scheme": "table/differences"}, NotOffered, "protocol: got joint for differences"),
         ({"protocol": "joint", "scheme": "table/sealed_record"}, UnknownName, "option of joint: got records_inside"),
         ({"k": 2}, NotOffered, "k: got 2 records from sealed by garbled, expected 1: it tells the nearest row alone"),

@@ -182,7 +182,6 @@ def test_a_bank_in_one_process() -> None:
         ("euclidean/sealed", {}),
         ("dot/sealed", {}),
         ("weighted/sealed", {}),
-        ("table/sealed", {"servers": 3}),
         ("table/sealed", {"servers": 3, "collusion": 2}),
         ("table/sealed", {"d_min": 2}),
     ],
