@@ -1,7 +1,20 @@
 """Regions: boxes in which a model accepts everybody, found and certified before anybody asks."""
 
-from .finding import Regions, find_regions, ways_in
-from .models import read_model
+from .choosing import ways_in
+from .files import load_model
+from .finding import Regions, find_regions
+from .models import Thresholded, read_model
+from .reports import Report, held_out_report
 from .trees import Trees
 
-__all__ = ["Regions", "Trees", "find_regions", "read_model", "ways_in"]
+__all__ = [
+    "Regions",
+    "Report",
+    "Thresholded",
+    "Trees",
+    "find_regions",
+    "held_out_report",
+    "load_model",
+    "read_model",
+    "ways_in",
+]

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ...schema.features import Numeric
 
-_FARTHEST = float(np.finfo(np.float64).max)
+_FARTHEST = float(np.finfo(np.float64).max)  # beyond it lie the infinities, which go wherever it goes
 _SLACK = 1e-9  # of the range: what the schema takes beyond its ends without being told to clamp
 _LOG = 1e-12  # logarithms may be wrong in their last bits
 
 
-def ends(feature: Numeric, *, open_ended: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def ends(feature: Numeric, *, open_ended: bool = True) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the lowest and the highest number of every level.
 
     With `open_ended` the first and the last level hold everything beyond the schema's range, as `clamp` reads it.
