@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ...schema.schema import Schema
 from .cells import ends
 from .ensembles import Column, Ensemble, Flags, Floats, Link, Tree
 
-_KEEP_ORDER = {"Cast", "Concat", "FeatureVectorizer", "Flatten", "Identity", "Imputer", "Reshape", "Scaler"}
+_KEEP_ORDER = {"Cast", "Concat", "FeatureVectorizer", "Flatten", "Gather", "Identity", "Imputer", "Reshape", "Scaler"}
 _LISTED_ONLY = {"LabelEncoder", "OneHotEncoder", "OrdinalEncoder"}
 _MODELS = {"TreeEnsembleClassifier", "LinearClassifier"}
 _AFTER = {"ArrayFeatureExtractor", "Cast", "Identity", "Normalizer", "Reshape", "ZipMap"}
@@ -39,7 +39,7 @@ class Graph:
     listed: frozenset[str]  # inputs that encoders take
     ensemble: Ensemble
     link: Link
-    weights: Floats | None = field(default=None)  # of a linear model, whose trees are made from them
+    weights: Floats | None  # of a linear model, which has no trees
 
     @classmethod
     def read(cls, name: str, data: bytes) -> Graph:
@@ -64,7 +64,12 @@ class Graph:
         session = onnxruntime.InferenceSession(cut.SerializeToString(), providers=["CPUExecutionProvider"])
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in last.attribute}
         trees = last.op_type == "TreeEnsembleClassifier"
-        ensemble, link = _trees(attributes) if trees else _linear(attributes)
+        if trees:
+            ensemble, link = _trees(attributes)
+            weights = None
+        else:
+            weights, constant, link = _linear(attributes)
+            ensemble = Ensemble((), constant, inclusive=True, single=True, bits=24)
         return cls(
             name=name,
             digest=hashlib.sha256(data).hexdigest(),
@@ -73,6 +78,7 @@ class Graph:
             listed=listed,
             ensemble=ensemble,
             link=link,
+            weights=weights,
         )
 
     def predict(self, frame: Any) -> Flags:
@@ -82,16 +88,19 @@ class Graph:
     def scores(self, frame: Any) -> Floats:
         """Return the model's sum for every person of a frame."""
         table = Columns(frame)
-        return self.ensemble.scores(self._run({name: table.column(name) for name in table.names}, table.count))
+        inputs = self._run({name: table.column(name) for name in table.names}, table.count)
+        if self.weights is None:
+            return self.ensemble.scores(inputs)
+        return np.asarray(inputs @ self.weights + self.ensemble.constant)
 
-    def columns(self, schema: Schema) -> tuple[list[Column], Flags]:
+    def columns(self, schema: Schema, *, open_ended: bool = True) -> tuple[list[Column], Flags]:
         """Return what the model gets at each level of each feature, and which levels it takes."""
         base = {f.name: f.value(0) for f in schema.features}
         same = self._run({name: [value] for name, value in base.items()}, 1)[0]
         found: dict[int, Column] = {}
         decided: list[Flags] = []
         for j, feature in enumerate(schema.features):
-            low, high, taken = self._levels(feature, base, len(same))
+            low, high, taken = self._levels(feature, base, len(same), open_ended)
             decided.append(taken)
             for k in np.flatnonzero(~((low[taken] == same) & (high[taken] == same)).all(axis=0)).tolist():
                 if k in found:
@@ -102,7 +111,9 @@ class Graph:
         fixed = {k: Column(-1, same[k : k + 1], same[k : k + 1]) for k in range(len(same))}
         return [(fixed | found)[k] for k in range(len(same))], np.concatenate(decided)
 
-    def _levels(self, feature: Feature, base: Mapping[str, Any], width: int) -> tuple[Floats, Floats, Flags]:
+    def _levels(
+        self, feature: Feature, base: Mapping[str, Any], width: int, open_ended: bool
+    ) -> tuple[Floats, Floats, Flags]:
         """Return the lowest and the highest of what the model gets at every level, and which levels it takes."""
         low, high = np.zeros((2, feature.largest + 1, width))
         taken = np.ones(feature.largest + 1, dtype=bool)
@@ -110,7 +121,7 @@ class Graph:
         if isinstance(feature, Numeric):
             if feature.name in self.listed:
                 raise NotOffered("model", got=f"an encoder of the number {feature.name}", expected="of listed values")
-            sides = [self._with(base, feature, side.tolist()) for side in ends(feature)]
+            sides = [self._with(base, feature, side.tolist()) for side in ends(feature, open_ended=open_ended)]
             low[:numbers], high[:numbers] = np.minimum(*sides), np.maximum(*sides)
         for code in range(numbers, feature.largest + 1):
             try:
@@ -132,7 +143,7 @@ class Graph:
                 raise UnknownName(
                     "model", got=f"the input {name!r} of {width} columns", expected="the schema's columns"
                 )
-            made = np.empty((count, width), dtype=_TYPES[kind])
+            made: Any = np.empty((count, width), dtype=_TYPES[kind])
             for k, each in enumerate(names):
                 values = [np.nan if is_missing(v) and kind in (1, 11) else v for v in columns[each]]
                 with np.errstate(over="ignore"):
@@ -172,6 +183,8 @@ def _check_order(graph: Any, last: Any, onnx: Any) -> frozenset[str]:
         if node.op_type not in _KEEP_ORDER | _LISTED_ONLY:
             raise NotOffered("model", got=f"the ONNX operator {node.op_type}", expected="scalers and encoders")
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        if node.op_type == "Gather" and attributes.get("axis", 0) != 1:
+            raise NotOffered("model", got="rows that are put in another order", expected="columns alone")
         if node.op_type == "Scaler" and min(attributes.get("scale", [1.0])) < 0:
             raise NotOffered("model", got="a scaler that turns the order round", expected="one that keeps it")
         if node.op_type == "Imputer" and not is_missing(attributes.get("replaced_value_float", 0.0)):
@@ -208,11 +221,16 @@ def _keep_before(graph: Any, last: Any, onnx: Any) -> None:
     graph.output.append(onnx.ValueInfoProto(name=source))
 
 
-def _trees(attributes: Mapping[str, Any]) -> tuple[Ensemble, Link]:
-    """Read a classifier of two classes made of trees."""
-    labels = list(attributes.get("classlabels_int64s") or attributes.get("classlabels_strings") or ())
+def _check_labels(attributes: Mapping[str, Any]) -> None:
+    names = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
+    labels = [label for name in names for label in attributes.get(name, ())]
     if labels != [0, 1]:
         raise NotOffered("model", got=f"the classes {labels}"[:60], expected="0 and 1")
+
+
+def _trees(attributes: Mapping[str, Any]) -> tuple[Ensemble, Link]:
+    """Read a classifier of two classes made of trees."""
+    _check_labels(attributes)
     if any(key.endswith("_as_tensor") for key in attributes):
         raise NotOffered("model", got="trees of 64-bit numbers", expected="32-bit ones")
     modes = {mode.decode() for mode in attributes["nodes_modes"]} - {"LEAF"}
@@ -267,9 +285,13 @@ def _onnx_trees(attributes: Mapping[str, Any], values: Mapping[tuple[int, int], 
     return trees
 
 
-def _linear(attributes: Mapping[str, Any]) -> tuple[Ensemble, Link]:
-    """Refuse linear models: an ONNX file's sum of products in 32 bits has no certificate here yet."""
-    del attributes
-    raise NotOffered(
-        "model", got="a linear model in an ONNX file", expected="trees in it, or the scikit-learn pipeline"
-    )
+def _linear(attributes: Mapping[str, Any]) -> tuple[Floats, float, Link]:
+    """Read a linear classifier of two classes, of which the first row of numbers is the second one turned round."""
+    _check_labels(attributes)
+    rows = np.array(attributes["coefficients"], dtype=np.float64).reshape(2, -1)
+    starts = np.array(attributes.get("intercepts", [0.0, 0.0]), dtype=np.float64)
+    transform = attributes.get("post_transform", b"NONE").decode()
+    factors = {"LOGISTIC": 1.0, "SOFTMAX": 2.0}
+    if transform not in factors or (rows[0] != -rows[1]).any() or starts[0] != -starts[1]:
+        raise NotOffered("model", got=f"a linear ONNX model with the transform {transform}", expected="a logistic one")
+    return rows[1], float(starts[1]), Link("logistic", factors[transform])

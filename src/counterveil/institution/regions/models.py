@@ -51,6 +51,14 @@ class Reader(NamedTuple):
     link: Link
 
 
+class Line(NamedTuple):
+    """A linear model: a weight for each input, what the sum begins with, and in how many bits it is computed."""
+
+    weights: Floats
+    constant: float
+    bits: int
+
+
 @dataclass(frozen=True)
 class Thresholded:
     """A model that accepts people whose score is above a threshold: the probability of the label, or a file's score."""
@@ -89,7 +97,7 @@ def read_model(model: Any, table: Columns, schema: Schema, accepted: Any = None)
     estimator, sign, link = _reader(model, accepted)
     kind = name_of(estimator)
     if model is estimator and kind in _BOOSTERS:
-        return _of_file(_booster_file(estimator), schema, sign, threshold)
+        return _of_file(booster_file(estimator), schema, sign, threshold)
     names = [str(name) for name in getattr(model, "feature_names_in_", schema.names)]
     for name in names:
         if name not in schema.names:
@@ -98,8 +106,13 @@ def read_model(model: Any, table: Columns, schema: Schema, accepted: Any = None)
         check_steps([step for _, step in model.steps[:-1]], names, schema)
     cut = link.cut(threshold, sign, 24 if kind.startswith("XGB") else 53)
     if kind in _LINEAR:
-        return _linear(model, estimator, names, table, schema, sign, cut)
-    ensemble = _booster_file(estimator).ensemble if kind in _BOOSTERS else _ensemble(estimator)
+        if np.asarray(estimator.coef_).dtype != np.float64:
+            raise NotOffered("model", got="a linear model fitted on 32-bit numbers", expected="on 64-bit numbers")
+        line = Line(sign * np.ravel(estimator.coef_), sign * float(np.ravel(estimator.intercept_)[0]), bits=53)
+        columns, decided = columns_of_model(model, names, table, schema, open_ended=False)
+        wider, _ = columns_of_model(model, names, table, schema)
+        return _linear(line, columns, wider, decided, schema, cut)
+    ensemble = booster_file(estimator).ensemble if kind in _BOOSTERS else _ensemble(estimator)
     if kind.startswith("XGB") and len(model.steps) > 1 and hasattr(_inputs(model, names, table), "toarray"):
         expected = "dense ones, as OneHotEncoder(sparse_output=False) makes"
         raise NotOffered("model", got="sparse inputs, of which XGBoost takes zeros for missing", expected=expected)
@@ -122,6 +135,10 @@ def _of_ensemble(
 def _of_file(model: Any, schema: Schema, sign: int, threshold: float | None) -> Trees:
     columns, decided = model.columns(schema)
     cut = model.link.cut(threshold, sign, model.ensemble.bits)
+    if getattr(model, "weights", None) is not None:
+        bounded, _ = model.columns(schema, open_ended=False)
+        line = Line(sign * model.weights, sign * model.ensemble.constant, bits=model.ensemble.bits)
+        return _linear(line, bounded, columns, decided, schema, cut)
     return _of_ensemble(model.ensemble, columns, decided, schema, sign, cut)
 
 
@@ -160,11 +177,11 @@ def _link(estimator: Any) -> Link:
     if kind in _LINEAR and not (kind == "SGDClassifier" and estimator.loss == "log_loss"):
         return Link("identity", usual=0.0)
     if kind in _BOOSTERS:
-        return _booster_file(estimator).link
+        return booster_file(estimator).link
     return Link("logistic")
 
 
-def _booster_file(estimator: Any) -> ModelFile:
+def booster_file(estimator: Any) -> ModelFile:
     """Return a fitted model of XGBoost or LightGBM as its file would be read."""
     if name_of(estimator).startswith("LGBM"):
         return lightgbm_model("LightGBM", estimator.booster_.model_to_string())
@@ -225,20 +242,16 @@ def _hist_tree(nodes: Any) -> Tree:
 
 
 def _linear(
-    model: Any, estimator: Any, names: list[str], table: Columns, schema: Schema, sign: int, cut: float
+    line: Line, columns: list[Column], wider: list[Column], decided: Flags, schema: Schema, cut: float
 ) -> Trees:
     """Return a linear model as a tree for each feature, with the least that each level adds in a leaf of its own.
 
-    End levels hold what lies beyond them where that is good for people; elsewhere they stop at the schema's range.
+    `columns` stop at the schema's range and `wider` do not. End levels hold what lies beyond them where that is good
+    for people, and elsewhere stop at the range.
     """
-    if np.asarray(estimator.coef_).dtype != np.float64:
-        raise NotOffered("model", got="a linear model fitted on 32-bit numbers", expected="on 64-bit numbers")
-    weights, constant = sign * np.ravel(estimator.coef_), sign * float(np.ravel(estimator.intercept_)[0])
-    columns, decided = columns_of_model(model, names, table, schema, open_ended=False)
-    wider, _ = columns_of_model(model, names, table, schema, open_ended=True)
-    least, scale = _least(weights, columns)
-    beyond, _ = _least(weights, wider)
-    constant += float(least.pop(-1, np.zeros(1))[0])
+    least, scale = _least(line.weights, columns)
+    beyond, _ = _least(line.weights, wider)
+    constant = line.constant + float(least.pop(-1, np.zeros(1))[0])
     ends = [(True, True)] * len(schema.features)
     for j, values in least.items():
         feature = schema.features[j]
@@ -249,7 +262,7 @@ def _linear(
         [Leaf(float(value), {j: np.arange(len(values)) == level}) for level, value in enumerate(values)]
         for j, values in least.items()
     ]
-    margin = cut + rounding(len(columns) + 1, scale + abs(constant), 53)
+    margin = cut + rounding(len(columns) + 1, scale + abs(line.constant), line.bits)
     return Trees.of(schema, trees, constant, margin, decided, ends)
 
 
