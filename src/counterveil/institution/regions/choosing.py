@@ -15,7 +15,7 @@ from .ensembles import Floats
 from .growth import change_of, spread
 from .trees import Boxes
 
-_MOST_PAIRS = 1 << 27  # of a region and a rejected person, compared when regions are chosen
+_MOST_PAIRS = 1 << 25  # of a region and a rejected person, compared when regions are chosen
 _CHANGES = {"any": 3, "up": 2, "down": 1, "never": 0}
 
 
