@@ -1,7 +1,7 @@
 """One peer of `regions.py`, run in an environment of its own: python regions_peer.py PEER METHOD FOLDER.
 
-It reads known.csv and asked.csv, and writes answer.json: a way in for each person asked for, where it finds one, and the
-seconds that took. Nothing of Counterveil is imported here, since its packages are not installed there.
+It reads known.csv and asked.csv, and writes answer.json: a way in for each person asked for, where it finds one, and
+the seconds that took. Nothing of Counterveil is imported here, since its packages are not installed there.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _nice(model: Any, known: pd.DataFrame, asked: pd.DataFrame, method: str) -> 
     def named(rows: Any) -> pd.DataFrame:
         made = pd.DataFrame(np.asarray(rows, dtype=np.float64), columns=features.columns)
         for c in listed:
-            made[c] = [values[c][int(round(v))] for v in made[c]]
+            made[c] = [values[c][round(v)] for v in made[c]]
         return made.astype(features.dtypes.to_dict())
 
     def shares(rows: Any) -> Any:

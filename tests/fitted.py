@@ -12,7 +12,6 @@ import lightgbm
 import numpy as np
 import pandas as pd
 import xgboost
-from datafiles import OTHERS, SHIPPED
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.impute import SimpleImputer
@@ -27,6 +26,7 @@ from counterveil.institution.regions.trees import Boxes, Trees
 from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
 from counterveil.schema.frames import Columns
+from datafiles import OTHERS, SHIPPED
 
 DATA = ("german", "wine", "compas")
 PEOPLE = 700  # of the larger data sets

@@ -56,7 +56,8 @@ def ways_in(schema: Schema, boxes: Boxes, codes: Vector) -> tuple[Vector, Floats
     steps = np.array([feature.steps for feature in schema.features])
     doubled = [isinstance(f, Categorical) and f.encoding == "one-hot" for f in schema.features]
     counted = [feature.role == "feature" for feature in schema.features]
-    weights = np.where(counted, np.where(doubled, 2.0, 1.0), 0.0)
+    effort = np.array([float(getattr(feature, "effort", 1)) for feature in schema.features])
+    weights = np.where(counted, np.where(doubled, 2.0, 1.0) * effort, 0.0)
     change = np.array([_CHANGES[change_of(feature)] for feature in schema.features])
     changes, costs = np.empty((len(boxes), len(codes)), dtype=np.int64), np.empty((len(boxes), len(codes)))
     if len(boxes):
@@ -84,7 +85,7 @@ def most_helpful(schema: Schema, boxes: Boxes, rejected: Vector, most: int) -> N
     few = spread(len(rejected), max(1, _MOST_PAIRS // len(boxes)))
     changes, costs = ways_in(schema, boxes, rejected[few])
     pays = (changes + costs).astype(np.float32)
-    dearest = 2 * len(schema.features) + 1.0  # more than any way in
+    dearest = np.float32(pays[np.isfinite(pays)].max(initial=0.0) + 1)  # more than any way in
     pays[~np.isfinite(pays)] = dearest
     left = np.full(pays.shape[1], dearest, dtype=np.float32)
     waiting = [(-float(gain), n) for n, gain in enumerate(np.maximum(left - pays, 0).sum(axis=1))]

@@ -58,7 +58,9 @@ def nearness(schema: Schema, boxes: Boxes, people: Vector, *, fewest: bool = Tru
     size = max(1, _PAIRS // len(boxes))
     for at in range(0, len(people), size):
         some, cost = ways_in(schema, boxes, people[at : at + size])
-        rank = np.where(np.isfinite(cost), some + cost / (2 * len(schema.features) + 1), np.inf) if fewest else cost
+        there = np.isfinite(cost)
+        most = cost[there].max(initial=0.0) + 1
+        rank = np.where(there, some + cost / most, np.inf) if fewest else cost
         nearest, each = rank.argmin(axis=0), np.arange(cost.shape[1])
         changes[at : at + size], costs[at : at + size] = some[nearest, each], cost[nearest, each]
     there = np.isfinite(costs)
