@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -18,8 +19,9 @@ from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, OrdinalEncoder, StandardScaler
 from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
 
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
 from counterveil.errors import EmptyDatabase, InvalidData, NotOffered, OutOfRange, UnknownName
@@ -35,6 +37,7 @@ from counterveil.institution.regions import (
 from counterveil.institution.regions.choosing import most_helpful, widest
 from counterveil.institution.regions.sampled import bound
 from counterveil.institution.regions.ubjson import read_ubjson
+from counterveil.schema.boxes import family
 from counterveil.schema.frames import Columns
 from datafiles import needs_compas
 from fitted import DATA, MODELS, Fitted, fitted, inside, points, saved, wider, worst
@@ -42,10 +45,9 @@ from fitted import DATA, MODELS, Fitted, fitted, inside, points, saved, wider, w
 POINTS = int(
     os.environ.get("COUNTERVEIL_POINTS", "2000")
 )  # in regions, for each model and data set; `make long` takes more
+QUICK = ("boosting", "german")
 CASES = [
-    pytest.param(
-        name, on, marks=[*([needs_compas] if on == "compas" else []), *([pytest.mark.slow] if on != "german" else [])]
-    )
+    pytest.param(name, on, marks=[*[needs_compas] * (on == "compas"), *[pytest.mark.slow] * ((name, on) != QUICK)])
     for on in DATA
     for name in MODELS
 ]
@@ -59,12 +61,25 @@ def found(fit: Fitted, model: Any = None, **options: Any) -> Regions:
     )
 
 
+def _check_codes(regions: Regions) -> None:
+    """Every set of every box has a code, which stands for that set."""
+    codes, start, column = regions.codes(), 0, 0
+    for feature in regions.schema.features:
+        each = family(feature)
+        for row, box in zip(codes[::37], regions.boxes[::37], strict=True):
+            members = each.members(row[column : column + len(each.largest)].tolist())
+            assert members.tolist() == box[start : start + feature.largest + 1].tolist()
+        start, column = start + feature.largest + 1, column + len(each.largest)
+    assert column == codes.shape[1]
+
+
 @pytest.mark.parametrize(("name", "on"), CASES)
 def test_a_model_accepts_every_point_of_its_regions_and_not_of_wider_ones(name: str, on: str) -> None:
     fit, rng = fitted(name, on), np.random.default_rng(5)
     regions = found(fit)
     assert regions.certified
     assert len(regions.boxes) >= 20
+    _check_codes(regions)
     some = regions.boxes[rng.integers(len(regions.boxes), size=min(POINTS, 200))]
     low = worst(fit, some, rng, regions.open_ended)
     assert np.asarray(fit.accepts(low), dtype=bool).all()
@@ -114,6 +129,7 @@ def test_a_file_is_read_as_the_library_reads_it(name: str, suffix: str, tmp_path
     assert rejects.tolist() == (shares < 0.4).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic", "forest", "boosting"])
 def test_a_threshold_is_one_of_the_score_that_the_model_shows(name: str) -> None:
     fit = fitted(name, "german")
@@ -243,6 +259,13 @@ def test_an_onnx_file_decides_with_numbers_of_32_bits(name: str, tmp_path: Path)
     assert not fit.accepts(worst(fit, wider(schema, some[:300], rng), rng, regions.open_ended)).all()
 
 
+def _tree_with_a_loop(fit: Fitted, folder: Path) -> bytes:
+    """Return a model's file in which the way through a tree does not end."""
+    document = json.loads(saved(fit.model, folder, ".json").read_bytes())
+    document["learner"]["gradient_booster"]["model"]["trees"][0]["left_children"][1] = 1
+    return json.dumps(document).encode()
+
+
 def test_files_that_run_code_or_are_damaged_are_refused_in_one_line(tmp_path: Path) -> None:
     fit = fitted("xgboost", "german")
     whole = saved(fit.model, tmp_path, ".ubj").read_bytes()
@@ -255,6 +278,7 @@ def test_files_that_run_code_or_are_damaged_are_refused_in_one_line(tmp_path: Pa
         ("model.json", b'{"learner": {}}', InvalidData),
         ("model.ubj", whole[:1000], InvalidData),
         ("model.ubj", whole + b"Z", InvalidData),
+        ("model.json", _tree_with_a_loop(fit, tmp_path), InvalidData),
         ("model.txt", b"tree\nhello", InvalidData),
         ("model.onnx", b"hello", InvalidData),
     ):
@@ -299,6 +323,21 @@ def test_what_cannot_be_certified_is_refused_by_name() -> None:
         read_model(xgboost.XGBClassifier(n_estimators=2).fit(frame, verdict), people, few, "yes")
 
 
+def test_ends_are_closed_where_preprocessing_fails_beyond_them() -> None:
+    frame, schema, verdict = _tabular(300)
+    few = Schema(features=schema.features[:1])
+    twice = make_pipeline(StandardScaler(), MinMaxScaler(), DecisionTreeClassifier(max_depth=3, random_state=0))
+    once = make_pipeline(StandardScaler(), DecisionTreeClassifier(max_depth=3, random_state=0))
+    narrow = pd.DataFrame({"debt": frame["debt"] / 1e3})
+    small = Schema(features=(Numeric(name="debt", low=-0.008, high=0.008, levels=40),))
+    for model, raw, own, ends in (
+        (once, frame[["debt"]], few, (True, True)),
+        (twice, narrow, small, (False, False)),
+    ):
+        assert read_model(model.fit(raw, verdict), Columns(raw), own).open_ended == (ends,)
+
+
+@pytest.mark.slow
 def test_a_model_that_only_predicts_gets_sampled_regions_without_a_certificate() -> None:
     frame, schema, verdict = _tabular(600)
     frame = frame.assign(income=frame["income"].fillna(5.0))
@@ -335,6 +374,7 @@ def test_boxes_inside_others_are_left_out_and_no_others() -> None:
     assert widest(boxes).tolist() == alone
 
 
+@pytest.mark.slow
 def test_the_most_helpful_regions_are_those_of_a_plain_greedy_choice() -> None:
     fit = fitted("boosting", "german")
     regions, rejected = found(fit), np.unique(fit.codes[~fit.accepted], axis=0)
@@ -351,6 +391,7 @@ def test_the_most_helpful_regions_are_those_of_a_plain_greedy_choice() -> None:
     assert pays[:12].min(axis=0).sum() > left.sum()
 
 
+@pytest.mark.slow
 def test_regions_of_several_people_hold_as_many_as_they_say() -> None:
     fit = fitted("boosting", "german")
     few = found(fit, min_people=5)
@@ -373,6 +414,7 @@ def test_ways_in_are_what_their_definition_says() -> None:
     assert costs.tolist() == [[0.25, 1 / 16 + 2, 1, 0], [1, 1, 0, 1]]
 
 
+@pytest.mark.slow
 def test_the_report_says_that_regions_are_nearer_than_rows() -> None:
     fit = fitted("boosting", "german")
     report, regions = held_out_report(fit.model, fit.people, fit.schema, fit.accepted, fit.codes, orders=2)

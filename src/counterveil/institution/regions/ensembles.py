@@ -55,6 +55,15 @@ class Tree:
     missing_is_zero: Flags | None = None  # at these splits a missing number counts as 0
     zero_is_missing: Flags | None = None  # at these splits 0 counts as missing
 
+    def __post_init__(self) -> None:
+        """Refuse nodes that are no tree, so that whoever walks through it comes to an end."""
+        split = self.column >= 0
+        children = np.concatenate([self.left[split], self.right[split]])
+        if children.size and not (children.min() >= 1 and children.max() < len(self.column)):
+            raise ValueError("a split without a node on one of its sides")
+        if children.size and np.bincount(children).max() > 1:
+            raise ValueError("a node below two splits")
+
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:

@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...errors import InvalidData, NotOffered, UnknownName
+from ...errors import InvalidData, InvalidInput, NotOffered, UnknownName
 from ...schema.features import Feature, Numeric, is_missing, plain
 from ...schema.frames import Columns
 from ...schema.schema import Schema
 from .cells import ends
 from .ensembles import Column, Ensemble, Flags, Floats, Link, Tree
+from .graphs import Graph
 from .ubjson import read_ubjson
 
 _PICKLES = {".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle"}
@@ -42,6 +43,11 @@ class ModelFile:
     strict: bool  # a category that the file does not list is refused; otherwise it counts as missing
     ensemble: Ensemble
     link: Link
+
+    def __post_init__(self) -> None:
+        """Refuse splits of columns that there are not."""
+        if any(tree.column.max() >= len(self.categories) for tree in self.ensemble.trees):
+            raise ValueError("a split of a column that the file does not have")
 
     def predict(self, frame: Any) -> Flags:
         """Tell whom the model accepts, at its usual threshold."""
@@ -125,11 +131,9 @@ def load_model(path: str | Path) -> Any:
         raise InvalidData(str(path), got=error.strerror or "an error", expected="a model's file") from None
     if suffix in _PICKLES or data[:1] == b"\x80":
         raise NotOffered(str(path), got="a pickle, which runs code when it is read", expected=READ)
-    if suffix == ".onnx":
-        from .graphs import Graph
-
-        return Graph.read(path.name, data)
     try:
+        if suffix == ".onnx":
+            return Graph.read(path.name, data)
         if suffix == ".json":
             return xgboost_model(path.name, data, msgspec.json.decode(data))
         if suffix == ".ubj":
@@ -137,7 +141,7 @@ def load_model(path: str | Path) -> Any:
         if suffix == ".txt":
             return lightgbm_model(path.name, data.decode())
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, msgspec.DecodeError) as error:
-        if isinstance(error, NotOffered):
+        if isinstance(error, InvalidInput):
             raise
         raise InvalidData(str(path), got=f"{type(error).__name__}: {error}"[:120], expected=READ) from None
     raise NotOffered(str(path), got=suffix or "no suffix", expected=READ)

@@ -119,7 +119,7 @@ def find_regions(
     say = progress or _say_nothing
     say("reading the model", 0.0)
     try:
-        trees = read_model(model, table.rows(accepted), schema, label)
+        trees = read_model(model, table.rows(accepted) if accepted.any() else table, schema, label)
     except NotOffered as error:
         if points:
             options = (min_people, orders, first, say)

@@ -27,11 +27,12 @@ _CHANGED = "\0"  # no column's name
 
 def columns_of_model(
     model: Any, names: Sequence[str], table: Columns, schema: Schema, *, open_ended: bool = True
-) -> tuple[list[Column], NDArray[np.bool_]]:
-    """Return the estimator's inputs, and which levels the model takes.
+) -> tuple[list[Column], NDArray[np.bool_], list[tuple[bool, bool]]]:
+    """Return the estimator's inputs, which levels the model takes, and whose end levels hold all that lies beyond.
 
-    With `open_ended` the end levels hold all numbers beyond the schema's range.
+    With `open_ended` those of every number do, unless the model's preprocessing fails for the farthest numbers.
     """
+    beyond = [(True, True)] * len(schema.features)
     seen = _Inputs(model, {name: plain(table.column(name)[0]) for name in names}, table)
     base = seen.of([seen.base])[0]
     found: dict[int, Column] = {}
@@ -40,7 +41,8 @@ def columns_of_model(
         if feature.name not in names:
             decided.append(np.ones(feature.largest + 1, dtype=bool))
             continue
-        low, high, taken = seen.levels(feature, open_ended)
+        low, high, taken, far = seen.levels(feature, open_ended)
+        beyond[j] = (far, far)
         decided.append(taken)
         same = (low == base) & (high == base) | (np.isnan(low) & np.isnan(base))
         for k in np.flatnonzero(~same[taken].all(axis=0)).tolist():
@@ -49,7 +51,7 @@ def columns_of_model(
                 raise NotOffered("model", got=f"an input made of {other} and {feature.name}", expected="of one column")
             found[k] = Column(j, low[:, k], high[:, k])
     fixed = {k: Column(-1, base[k : k + 1], base[k : k + 1]) for k in range(len(base)) if k not in found}
-    return [(found | fixed)[k] for k in range(len(base))], np.concatenate(decided)
+    return [(found | fixed)[k] for k in range(len(base))], np.concatenate(decided), beyond
 
 
 def name_of(model: Any) -> str:
@@ -75,13 +77,19 @@ class _Inputs:
     def _frame(self, people: Sequence[Mapping[str, Any]]) -> Any:
         return rows_as_frame({name: [person[name] for person in people] for name in self.base}, self._table)
 
-    def levels(self, feature: Feature, open_ended: bool) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """Return the lowest and the highest inputs of every level of a feature, and which levels the model takes."""
+    def levels(self, feature: Feature, open_ended: bool) -> tuple[Floats, Floats, NDArray[np.bool_], bool]:
+        """Return the lowest and the highest inputs of every level, which levels are taken, and if ends are open."""
         width = len(self.of([self.base])[0])
         low, high = np.zeros((2, feature.largest + 1, width))
         taken = np.ones(feature.largest + 1, dtype=bool)
         if isinstance(feature, Numeric):
-            sides = [self.of([self._person(feature, v) for v in side]) for side in ends(feature, open_ended=open_ended)]
+            try:
+                sides = self._ends(feature, open_ended)
+            except Exception:  # the model's own code, which may refuse numbers that overflow
+                if not open_ended:
+                    raise
+                open_ended = False
+                sides = self._ends(feature, open_ended)
             low[: feature.steps + 1], high[: feature.steps + 1] = np.minimum(*sides), np.maximum(*sides)
         codes = range(feature.steps + 1 if isinstance(feature, Numeric) else 0, feature.largest + 1)
         for code, inputs in zip(
@@ -89,7 +97,11 @@ class _Inputs:
         ):
             taken[code] = inputs is not None
             low[code] = high[code] = 0.0 if inputs is None else inputs
-        return low, high, taken
+        return low, high, taken, open_ended or not isinstance(feature, Numeric)
+
+    def _ends(self, feature: Numeric, open_ended: bool) -> list[Floats]:
+        """Return the inputs at both ends of every level of a number."""
+        return [self.of([self._person(feature, v) for v in side]) for side in ends(feature, open_ended=open_ended)]
 
     def _taken(self, people: Sequence[Mapping[str, Any]]) -> list[Floats | None]:
         """Return the estimator's inputs for each person, None where the model does not take them."""

@@ -109,15 +109,15 @@ def read_model(model: Any, table: Columns, schema: Schema, accepted: Any = None)
         if np.asarray(estimator.coef_).dtype != np.float64:
             raise NotOffered("model", got="a linear model fitted on 32-bit numbers", expected="on 64-bit numbers")
         line = Line(sign * np.ravel(estimator.coef_), sign * float(np.ravel(estimator.intercept_)[0]), bits=53)
-        columns, decided = columns_of_model(model, names, table, schema, open_ended=False)
-        wider, _ = columns_of_model(model, names, table, schema)
-        return _linear(line, columns, wider, decided, schema, cut)
+        columns, decided, _ = columns_of_model(model, names, table, schema, open_ended=False)
+        wider, _, beyond = columns_of_model(model, names, table, schema)
+        return _linear(line, columns, wider, decided, schema, cut, beyond)
     ensemble = booster_file(estimator).ensemble if kind in _BOOSTERS else _ensemble(estimator)
     if kind.startswith("XGB") and len(model.steps) > 1 and hasattr(_inputs(model, names, table), "toarray"):
         expected = "dense ones, as OneHotEncoder(sparse_output=False) makes"
         raise NotOffered("model", got="sparse inputs, of which XGBoost takes zeros for missing", expected=expected)
-    columns, decided = columns_of_model(model, names, table, schema)
-    return _of_ensemble(ensemble, columns, decided, schema, sign, cut)
+    columns, decided, beyond = columns_of_model(model, names, table, schema)
+    return _of_ensemble(ensemble, columns, decided, schema, sign, cut, beyond)
 
 
 def _inputs(model: Any, names: list[str], table: Columns) -> Any:
@@ -126,10 +126,16 @@ def _inputs(model: Any, names: list[str], table: Columns) -> Any:
 
 
 def _of_ensemble(
-    ensemble: Ensemble, columns: list[Column], decided: Flags, schema: Schema, sign: int, cut: float
+    ensemble: Ensemble,
+    columns: list[Column],
+    decided: Flags,
+    schema: Schema,
+    sign: int,
+    cut: float,
+    beyond: list[tuple[bool, bool]] | None = None,
 ) -> Trees:
     leaves = ensemble.leaves(columns, sign)
-    return Trees.of(schema, leaves, sign * ensemble.constant, cut + ensemble.rounding, decided)
+    return Trees.of(schema, leaves, sign * ensemble.constant, cut + ensemble.rounding, decided, beyond)
 
 
 def _of_file(model: Any, schema: Schema, sign: int, threshold: float | None) -> Trees:
@@ -242,7 +248,13 @@ def _hist_tree(nodes: Any) -> Tree:
 
 
 def _linear(
-    line: Line, columns: list[Column], wider: list[Column], decided: Flags, schema: Schema, cut: float
+    line: Line,
+    columns: list[Column],
+    wider: list[Column],
+    decided: Flags,
+    schema: Schema,
+    cut: float,
+    open_ended: list[tuple[bool, bool]] | None = None,
 ) -> Trees:
     """Return a linear model as a tree for each feature, with the least that each level adds in a leaf of its own.
 
@@ -250,14 +262,14 @@ def _linear(
     for people, and elsewhere stop at the range.
     """
     least, scale = _least(line.weights, columns)
-    beyond, _ = _least(line.weights, wider)
+    farther, _ = _least(line.weights, wider)
     constant = line.constant + float(least.pop(-1, np.zeros(1))[0])
-    ends = [(True, True)] * len(schema.features)
+    ends = list(open_ended or [(True, True)] * len(schema.features))
     for j, values in least.items():
         feature = schema.features[j]
         if isinstance(feature, Numeric):
-            same = beyond[j] >= values
-            ends[j] = (bool(same[0]), bool(same[feature.steps]))
+            same = farther[j] >= values
+            ends[j] = (ends[j][0] and bool(same[0]), ends[j][1] and bool(same[feature.steps]))
     trees = [
         [Leaf(float(value), {j: np.arange(len(values)) == level}) for level, value in enumerate(values)]
         for j, values in least.items()
