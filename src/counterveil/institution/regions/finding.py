@@ -31,7 +31,8 @@ from .trees import Boxes, Trees
 ORDERS = 4  # in which every seed grows
 _NEIGHBOURS = 4  # of a seed that are tried, for each person whom a region is to hold
 _MOST_NEAR = 4096  # people among whom neighbours are looked for
-_WORK = 2.0**37  # steps that growing may take: some minutes on two cores
+_WORK = 2.0**34  # steps that growing may take for 1,000 people or fewer: some 20 seconds on two cores
+_MORE = 16.0  # times as many for more people, at most
 _GROWN = 2.0**17  # boxes that grow at most
 _SEARCHED = 3.0  # boxes grown in the time that a rejected person's ways in take
 
@@ -149,7 +150,8 @@ def search(
     points = _free(trees, schema, trees.points(seeds))
     certain = trees.cell_bounds(points) > trees.margin
     seeds, points = seeds[certain], points[certain]
-    share = min(_WORK / trees.work, _GROWN) / 3
+    work = _WORK * min(max(1.0, len(codes) / 1000), _MORE)
+    share = min(work / trees.work, _GROWN) / 3
     searched = rejected[spread(len(rejected), int(share / _SEARCHED) + 1)]
     ways = _free(trees, schema, growth.ways_in(searched, lambda part: say("ways in of rejected people", part)))
     ways = ways[trees.cell_bounds(ways) > trees.margin]

@@ -164,6 +164,7 @@ def grow(
     widest = np.max(starts[1:] - starts[:-1])
     blocked, least = np.empty(len(values), np.int64), np.empty(len(trees) - 1, np.float64)
     table, now = np.empty((len(trees) - 1, widest), np.float64), np.empty(len(trees) - 1, np.float64)
+    missed = np.empty(len(values), np.bool_)
     fits, tried = np.empty(widest, np.bool_), np.empty(widest, np.bool_)
     for n in range(begin, end):
         for tree in range(len(trees) - 1):
@@ -187,24 +188,23 @@ def grow(
             rest = 0.0
             for tree in range(len(trees) - 1):
                 rest += least[tree]
-            # What each cell makes of each tree that the feature limits; leaves get rid of what this feature blocks.
+            # What each cell makes of each tree that the feature limits, and the leaves that the feature keeps out of reach.
             for at in range(many):
                 tree = touched[touched_at[j] + at]
                 rest -= least[tree]
                 for cell in range(count):
                     table[at, cell] = np.inf
                 for leaf in range(trees[tree], trees[tree + 1]):
-                    limited, meets = False, False
-                    for position in range(limit_at[leaf], limit_at[leaf + 1]):
-                        limited = limited or limits[position] == j
-                    if limited:
-                        for cell in range(count):
-                            if own[cell] and reach[leaf, start + cell]:
-                                meets = True
-                                break
-                        if not meets:
-                            blocked[leaf] -= 1
-                    if blocked[leaf] == 0:
+                    missed[leaf] = False
+                    for position in range(limit_at[leaf], limit_at[leaf + 1] if blocked[leaf] else limit_at[leaf]):
+                        if limits[position] == j:
+                            missed[leaf] = True
+                            for cell in range(count):
+                                if own[cell] and reach[leaf, start + cell]:
+                                    missed[leaf] = False
+                                    break
+                            break
+                    if blocked[leaf] == missed[leaf]:
                         for cell in range(count):
                             if reach[leaf, start + cell] and values[leaf] < table[at, cell]:
                                 table[at, cell] = values[leaf]
@@ -289,16 +289,11 @@ def grow(
                 tree = touched[touched_at[j] + at]
                 least[tree] = np.inf
                 for leaf in range(trees[tree], trees[tree + 1]):
-                    limited, meets = False, False
-                    for position in range(limit_at[leaf], limit_at[leaf + 1]):
-                        limited = limited or limits[position] == j
-                    if limited:
+                    if missed[leaf]:
                         for cell in range(count):
                             if own[cell] and reach[leaf, start + cell]:
-                                meets = True
+                                blocked[leaf] -= 1
                                 break
-                        if not meets:
-                            blocked[leaf] += 1
                     if blocked[leaf] == 0:
                         least[tree] = min(least[tree], values[leaf])
 
