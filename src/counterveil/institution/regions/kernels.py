@@ -188,7 +188,7 @@ def grow(
             rest = 0.0
             for tree in range(len(trees) - 1):
                 rest += least[tree]
-            # What each cell makes of each tree that the feature limits, and the leaves that the feature keeps out of reach.
+            # What each cell makes of each tree that the feature limits, and which leaves it keeps out of reach.
             for at in range(many):
                 tree = touched[touched_at[j] + at]
                 rest -= least[tree]
