@@ -89,7 +89,11 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("LONGEST_ATTEMPT_PAUSE", _milliseconds(runs._LONGEST_PAUSE), "milliseconds"),
         ("AHEAD", runs._AHEAD, "bytes: the most that one answer may be ahead of the others"),
         ("STEP", _milliseconds(offer._STEP), "milliseconds: the shortest step; messages leave only at multiples of it"),
-        ("ROWS_A_STEP", offer._ROWS_A_STEP, "the step grows by STEP for each this many rows"),
+        (
+            "ROWS_A_STEP",
+            offer._ROWS_A_STEP,
+            "the step grows by STEP for each this many rows, where costs are computed from answers",
+        ),
         ("REHEARSALS", offer._REHEARSALS, "how often the time of computing is measured"),
         ("MOST_REHEARSED", offer._MOST_REHEARSED, "rows; for more rows, the time that these take is scaled up"),
         ("TIMEOUT", _milliseconds(_default("timeout")), "milliseconds for a server to answer one request"),

@@ -33,10 +33,20 @@ class Offer(NamedTuple):
 
 
 def make_offer(issued: SignedTerms, deployment: Deployment) -> Offer:
-    """Choose the step: at least twice the time of anything computed between messages, measured on made-up answers."""
+    """Choose the step: at least twice the time of anything computed between messages, measured on made-up answers.
+
+    It grows with the rows where the applicant computes costs from answers.
+    """
     rows = issued.terms.rows
     longest = max(_rehearsed(deployment, rows) for _ in range(_REHEARSALS))
-    return Offer(issued, deployment, max(_STEP * (1 + rows // _ROWS_A_STEP), 2 * longest))
+    steps = 1 if _is_steady(deployment) else 1 + rows // _ROWS_A_STEP
+    return Offer(issued, deployment, max(_STEP * steps, 2 * longest))
+
+
+def _is_steady(deployment: Deployment) -> bool:
+    """Say whether all that is computed between messages takes a time that depends on public sizes alone."""
+    scheme = deployment.scheme
+    return scheme.protocol.linked or scheme.requests(Size(1, 1))[0].streams
 
 
 def _rehearsed(deployment: Deployment, rows: int) -> float:
@@ -52,8 +62,8 @@ def _rehearsed(deployment: Deployment, rows: int) -> float:
     party = scheme.ask(question, size, Fresh(), deployment.choose)
     effect = next(party)
     compiled = time.monotonic() - began
-    if scheme.protocol.linked or scheme.requests(size)[0].streams:
-        return compiled  # what is dealt or streamed takes a time that depends on public sizes alone
+    if _is_steady(deployment):
+        return compiled
     while isinstance(effect, Send):
         effect = next(party)
     computed = 0.0

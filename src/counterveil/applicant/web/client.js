@@ -235,7 +235,7 @@ async function stepOf(session) {
     await next(conversation);
     longest = Math.max(longest, ((performance.now() - began) * rows) / tried);
   }
-  return Math.max(STEP * (1 + Math.floor(rows / ROWS_A_STEP)), 2 * longest);
+  return Math.max(STEP * (sealed ? 1 : 1 + Math.floor(rows / ROWS_A_STEP)), 2 * longest);
 }
 
 /**
