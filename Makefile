@@ -8,7 +8,7 @@ TOOLS = node_modules/ready
 .PHONY: help demo quick test check check-js constants bench attack-self long screenshots lock clean
 
 help:
-	@echo "make demo   run two servers and explain a real rejection (ONCE=1: stop after that)"
+	@echo "make demo   run two servers and explain a real rejection (ONCE=1: stop after that; ROWS=1000000: of as many rows)"
 	@echo "make quick  run the tests that are not slow, in under a minute on two cores"
 	@echo "make test   run the whole test suite"
 	@echo "make check  run ruff, mypy --strict and the import order; and eslint and tsc if node is installed"
@@ -27,7 +27,7 @@ $(READY): pyproject.toml requirements-dev.txt
 	@touch $@
 
 demo: $(READY)
-	@ONCE=$(ONCE) $(BIN)/python examples/demo.py
+	@ONCE=$(ONCE) ROWS=$(ROWS) $(BIN)/python examples/demo.py
 
 quick: $(READY)
 	$(BIN)/python -m pytest -n auto -m "not slow" --hypothesis-profile quick

@@ -4,6 +4,9 @@ A model learns from the German credit data who is a good risk. The bank looks fo
 everybody, and certifies them. The model rejects someone. They want to know the nearest way into such a region, and they
 do not want to tell the bank who they are, what they could change, or what they were shown. Two servers answer; neither
 learns anything.
+
+With ROWS=1000000 the bank has a million accepted rows instead, made up by mixing those of the data. The two servers
+then settle between them which is the nearest.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import narwhals as nw
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -59,6 +64,19 @@ def make_database() -> tuple[Database, dict[str, Any]]:
     return database, {name: rejected[name] for name in schema.names}
 
 
+def make_large(count: int) -> tuple[Database, dict[str, Any]]:
+    """Return a database of `count` made-up people whom the model accepts, and the same rejected person."""
+    frame, schema = german_credit()
+    model, people, drawn = german_credit_model(), Frame(frame), np.random.default_rng(1)
+    with console.status(f"Mixing {count:,} people whom the model accepts; some seconds"):
+        mixed = {name: drawn.choice(people.column(name), 2 * count) for name in schema.names}
+        verdicts = model.predict(nw.from_dict(mixed, backend=people.backend).to_native())
+        good = np.flatnonzero(verdicts == "good")[:count]
+        everyone = {name: values[good] for name, values in mixed.items()}
+        database = Database.build(everyone | {"credit": np.ones(len(good), dtype=bool)}, schema, accepted="credit")
+    return database, {name: people.people()[REJECTED][name] for name in schema.names}
+
+
 def show_noise(client: Client, sent: dict[int, list[Request]], person: dict[str, Any]) -> None:
     """Show what server 1 saw of the question, and what it would have seen of the same question asked again.
 
@@ -86,8 +104,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        database, person = make_database()
-        with serving(folder, database, service="demo", apart=True) as servers:
+        rows = int(os.environ.get("ROWS") or 0)
+        database, person = make_large(rows) if rows else make_database()
+        with serving(folder, database, service="demo", linked=True, apart=True) as servers:
             try:
                 run(folder, database, person, [server.url for server in servers])
                 if os.environ.get("ONCE"):
@@ -109,11 +128,16 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
     operator = read_public(folder / "2" / SERVER_PUBLIC)  # as its operator would publish it
     with Client(urls, watch=watch, operators=[operator]) as client:
         count, deployment = len(database.codes), client.deployment
-        console.print(f"\n[bold]Counterveil[/bold]: {count:,} regions at two servers that do not talk.\n")
+        linked = deployment.scheme.protocol.linked
+        what = "rows" if database.record == "row" else "regions"
+        how = "settle it between them" if linked else "do not talk"
+        console.print(f"\n[bold]Counterveil[/bold]: {count:,} {what} at two servers that {how}.\n")
         terms, expires = client.peers[0].manifest.terms, int(time.time()) + 86_400
         issuer = Issuer.load(folder / PRIVATE)
         first, *others = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(1 + TICKETS)]
+        began = time.perf_counter()
         found = client.ask(person, PREFERENCES, ticket=first)
+        took = time.perf_counter() - began
         show(console, found)
         console.print()
         show_noise(client, sent, person)
@@ -121,6 +145,7 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         question, costs = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
         lowest = deployment.scheme.form.costs(deployment.rows(database.codes), question).min()
         same = isinstance(found, Counterfactual) and sum(costs.of(deployment.schema.codes(found.values))) == lowest
+        console.print(f"The question took {took:.1f} s.")
         console.print(f"Same cost as a search in the clear: {'yes' if same else 'NO'}.")
         console.print(f"The bank gave away the record, and {deployment.scheme.reveal.tells(count)}.\n")
         if not same:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from ..engine.party import Effect, Inbox, Party, Send, Take
 from ..errors import Malformed, ServerFault
@@ -233,6 +234,7 @@ class Linked(Run):
         self._answers: dict[int, Any] = {}
         self._refusals: dict[int, str] = {}  # by seat: how the attempt ended there
         self._dropped: set[int] = set()
+        self._queries: dict[int, bytes] = {}  # by seat: its share of the question, before what was dealt to it
 
     def todo(self) -> Iterator[Do]:
         """Yield the next attempt, or what finds out how the last one ended."""
@@ -296,8 +298,10 @@ class Linked(Run):
             if 1 - seat not in self._dropped and sum(map(len, self._uploads[1 - seat])) > _AHEAD:
                 break
             send = self._effect
+            packed = wire.pack(send.alphabet, send.symbols)
+            self._queries.setdefault(int(send.to), packed)
             if int(send.to) not in self._dropped:
-                self._uploads[int(send.to)].append(wire.pack(send.alphabet, send.symbols))
+                self._uploads[int(send.to)].append(packed)
             self._effect = self._next(None)
         part = b"".join(self._uploads[seat])
         self._uploads[seat].clear()
@@ -321,7 +325,8 @@ class Linked(Run):
         body = begun.incoming.checked(begun.peer.name)
         self._answers[begun.seat] = self._symbols(begun, sizes, body)
         if self._watch is not None:
-            self._watch(begun.peer, begun.message, begun.incoming.reply(body))
+            query = self._queries.get(begun.seat, b"")  # a watcher sees that much: what was dealt has megabytes
+            self._watch(begun.peer, replace(begun.message, body=query), begun.incoming.reply(body))
 
     def broke(self, line: Line, why: Exception) -> None:
         """Note how a request failed; some failures only mean that the servers must be asked again."""
