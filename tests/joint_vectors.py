@@ -19,7 +19,7 @@ from counterveil.engine import as_rows, hold
 from counterveil.engine.party import Party, Role, Send, Take, play, released
 from counterveil.schemes.fetch import BYTES
 from counterveil.schemes.protocols import Held, Size, dealing, make_protocol
-from counterveil.schemes.protocols.dealing import Batch, Outers, Shares, Tape, Words
+from counterveil.schemes.protocols.dealing import Batch, Outers, Shares, Tape, Terms, Words
 from counterveil.schemes.protocols.packed import Layout, settled
 from counterveil.terms import wire
 
@@ -29,6 +29,8 @@ PLANS += [(70_000, 21, 3), (1 << 20, 12, 1)]
 TAPES = [(1, 1, 1), (5, 3, 2), (130, 4, 1), (5000, 21, 1), (65_537, 12, 2)]
 TIES = [([5, 2, 7, 2, 2], 3, 2), ([15] * 61 + [9, 5, 5, 9] + [15] * 62 + [5, 6, 5], 4, 1), ([7] * 5, 3, 1)]
 COSTS = [[9, 4, 0, 4, 12, 30, 31, 7], [3, 0, 5, 5, 20, 0, 31, 2]]
+FEW_PLANS = [(1, 1, 1), (2, 1, 2), (65, 4, 1), (129, 7, 2), (4097, 12, 1), (70_000, 21, 3), (1 << 20, 12, 1)]
+FEW_TAPES = [(5, 3, 2), (130, 4, 1), (5000, 21, 1)]
 DEALERS = [("applicant", False), ("applicant", True), ("server", False), ("server", True)]
 
 Script = Callable[[int, Shares], Generator[Any, Any, Any]]  # from a seat and its gates to what that server computes
@@ -67,29 +69,41 @@ class Messages:
 
 
 def shown(batch: Batch) -> str:
-    """Return a batch as the file has it: words of the left and the right factors, or bits of each pair of vectors."""
+    """Return a batch as the file has it.
+
+    It has words of the left and the right factors, or bits of each pair of vectors, or the words of each factor and
+    then the numbers of the factors of each product.
+    """
     if isinstance(batch, Outers):
         return " ".join(["outer", *(f"{n}x{m}" for n, m in batch.sizes)])
+    if isinstance(batch, Terms):
+        return " ".join(["terms", str(prod(batch.shape[1:])), *(".".join(map(str, term)) for term in batch.terms)])
     assert isinstance(batch, Words)
     return f"and {prod(batch.left)} {prod(batch.right)}"
 
 
-def plan(rows: int, bits: int, k: int) -> dict[str, Any]:
+def plan(rows: int, bits: int, k: int, profile: str = "balanced") -> dict[str, Any]:
     """Return the batches of a question, and how many bytes they take."""
-    batches = dealing.planned(rows, bits, k)
+    batches = dealing.planned(rows, bits, k, profile)
     dealt = {"dealt": dealing.dealt(batches, seeded=False), "seeded": dealing.dealt(batches, seeded=True)}
     sizes = {"rows": rows, "bits": bits, "k": k, "opened": dealing.opened(batches)}
-    return {**sizes, **dealt, "batches": list(map(shown, batches))}
+    return {**sizes, **dealt, "batches": list(map(shown, batches)), **named(profile)}
 
 
-def tape(rows: int, bits: int, k: int, *, seeded: bool) -> dict[str, Any]:
+def named(profile: str) -> dict[str, str]:
+    """Return the profile of a case; the file leaves out the usual one."""
+    return {} if profile == "balanced" else {"rounds": profile}
+
+
+def tape(rows: int, bits: int, k: int, profile: str = "balanced", *, seeded: bool) -> dict[str, Any]:
     """Return the digests of both tapes of a question."""
-    told, name = Messages(), f"tape {rows} {bits} {k}"
-    for send in dealing.deal(dealing.planned(rows, bits, k), Stream(name), seeded=seeded):
+    told, name = Messages(), f"tape {rows} {bits} {k}" + f", {profile} rounds" * bool(named(profile))
+    for send in dealing.deal(dealing.planned(rows, bits, k, profile), Stream(name), seeded=seeded):
         assert isinstance(send, Send)
         told("dealer", send)
     digests = [told.digest("dealer", seat) for seat in (0, 1)]
-    return {"rows": rows, "bits": bits, "k": k, "seeded": seeded, "drawn": name, "tapes": digests}
+    case = {"rows": rows, "bits": bits, "k": k, "seeded": seeded, "drawn": name, "tapes": digests}
+    return case | named(profile)
 
 
 def computed(batches: Sequence[Batch], name: str, script: Script) -> tuple[list[Any], Messages]:
@@ -149,10 +163,10 @@ def tournament(costs: list[int], bits: int, k: int) -> dict[str, Any]:
     }
 
 
-def question(dealer: str, *, seeded: bool) -> dict[str, Any]:
+def question(dealer: str, *, seeded: bool, profile: str = "balanced") -> dict[str, Any]:
     """Return a whole question for two records, with this dealer."""
     made = make_scheme("table/sealed", largest=7, d=2, cap=31, protocol="joint", dealer=dealer)
-    scheme = Scheme.of(made.form, made.reveal, make_protocol("joint", dealer=dealer, seeded=seeded))
+    scheme = Scheme.of(made.form, made.reveal, make_protocol("joint", dealer=dealer, seeded=seeded, rounds=profile))
     rows = [[i * i % 7, (3 * i + 2) % 8] for i in range(70)]
     records = np.frombuffer(b"".join(b"record %02d" % i for i in range(len(rows))), dtype=np.uint8).reshape(-1, 9)
     common = scheme.common(COMMON, bytes(32), b"vectors")
@@ -160,6 +174,7 @@ def question(dealer: str, *, seeded: bool) -> dict[str, Any]:
     held = Held(as_rows(scheme.form.load(np.array(rows))), hold(records), lambda _: common, size.k)
     parties: dict[Role, Party[Any]] = {seat: released(scheme.answering(seat, 0, held), BYTES) for seat in (0, 1)}
     drawn, told = f"question, dealt by the {dealer}" + ", seeded" * seeded, Messages()
+    drawn += f", {profile} rounds" * bool(named(profile))
     parties["applicant"] = scheme.ask(Question(costs=COSTS), size, Stream(drawn))
     if dealer == "server":
         parties["dealer"] = scheme.protocol.deal(scheme, size, Stream(f"{drawn}, the server"))
@@ -182,17 +197,20 @@ def question(dealer: str, *, seeded: bool) -> dict[str, Any]:
         "openings": [told.digest(0, 1), told.digest(1, 0)],
         "answers": ["".join(told.hex(seat, "applicant")) for seat in (0, 1)],
         "records": [record.hex() for record in seen.records],
-    }
+    } | named(profile)
 
 
 def joint() -> dict[str, Any]:
     """Return the file."""
     gates: list[Batch] = [Words((1, 2, 1), (1, 2, 1)), Words((3, 2, 1), (1, 2, 1)), Words((2, 1, 1, 2), (1, 1, 1, 2))]
     gates += [Outers(((4, 2), (2, 3))), Outers(((11, 13),))]
+    gates += [Terms((2, 1), ((0, 1),)), Terms((6, 2, 1), ((2, 5), (1, 2, 4), (0, 1, 2, 3), (0, 1, 2)))]
+    tapes = [tape(*sizes, seeded=seeded) for sizes in TAPES for seeded in (False, True)]
     return {
-        "batches": [plan(*sizes) for sizes in PLANS],
-        "tapes": [tape(*sizes, seeded=seeded) for sizes in TAPES for seeded in (False, True)],
+        "batches": [plan(*sizes) for sizes in PLANS] + [plan(*sizes, "few") for sizes in FEW_PLANS],
+        "tapes": tapes + [tape(*sizes, "few", seeded=seeded) for sizes in FEW_TAPES for seeded in (False, True)],
         "gates": [gate(each, n) for n, each in enumerate(gates)],
         "tournaments": [tournament(*tied) for tied in TIES],
-        "questions": [question(dealer, seeded=seeded) for dealer, seeded in DEALERS],
+        "questions": [question(dealer, seeded=seeded) for dealer, seeded in DEALERS]
+        + [question("applicant", seeded=False, profile="few")],
     }

@@ -24,7 +24,7 @@ from counterveil.schema import boxes, features, schema, tariff
 from counterveil.schema.features import Boolean, Categorical, Numeric, Ordinal
 from counterveil.schema.layouts import RecordKind
 from counterveil.schemes.fetch import LEAST_PART
-from counterveil.schemes.protocols import circuit, garbled, joint, packed
+from counterveil.schemes.protocols import circuit, garbled, joint, packed, rounds
 from counterveil.terms import deployment, published, wire
 
 FILE = Path(__file__).parent.parent / "src" / "counterveil" / "applicant" / "web" / "constants.js"
@@ -81,6 +81,8 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("LANE_BITS", packed.LANE_BITS, "the joint protocol puts 2 to this power rows into one word"),
         ("BLOCK", packed.BLOCK, "the most rows of a block of the joint protocol"),
         ("TREES_FROM", packed.TREES_FROM, "the first level of the joint tournament whose comparisons are trees"),
+        ("PROFILES", packed.PROFILES, "of the rounds of the joint protocol: few rounds cost more bytes"),
+        ("MOST_FACTORS", rounds.WIDTH, "of a product in the joint protocol with few rounds"),
         ("DEALERS", tuple(joint._ROLES), "who may deal for the joint protocol"),
         ("MOST_ATTEMPTS", runs.MOST_ATTEMPTS, "of servers that talk to each other"),
         ("NOTHING_BEGAN", runs._NOTHING_BEGAN, "refusals of a server that has not taken the attempt"),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from functools import reduce
+from itertools import combinations
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +28,11 @@ def test_the_file_is_what_the_code_makes() -> None:
     made = json.loads(json.dumps(joint()))
     assert made == FILE
     assert {name: len(cases) for name, cases in made.items()} == {
-        "batches": 10,
-        "tapes": 10,
-        "gates": 5,
+        "batches": 17,
+        "tapes": 16,
+        "gates": 7,
         "tournaments": 3,
-        "questions": 4,
+        "questions": 5,
     }
 
 
@@ -43,8 +47,10 @@ def bits(data: bytes, count: int) -> list[int]:
 
 
 def multiplied(batch: str, factors: bytes) -> bytes:
-    """Multiply the factors of a batch, as docs/wire.md says it: bit by bit, and with nothing of the package."""
+    """Return all products of a batch, as docs/wire.md says it: bit by bit, and with nothing of the package."""
     kind, *sizes = batch.split()
+    if kind == "terms":
+        return b"".join(anded(factors, 8 * int(sizes[0]), subset) for subset in subsets(sizes[1:]))
     if kind == "and":
         left, right = (8 * int(size) for size in sizes)
         return bytes(factors[i] & factors[left + i % right] for i in range(left))
@@ -58,11 +64,29 @@ def multiplied(batch: str, factors: bytes) -> bytes:
     return made
 
 
+def subsets(terms: list[str]) -> list[tuple[int, ...]]:
+    """Return all subsets of two factors or more, of terms as the file writes them."""
+    held = [[int(factor) for factor in term.split(".")] for term in terms]
+    found = {each for term in held for size in range(2, 5) for each in combinations(term, size)}
+    return sorted(found, key=lambda subset: (len(subset), subset))
+
+
+def anded(factors: bytes, size: int, subset: Sequence[int]) -> bytes:
+    """Return the AND of some of many factors, each of `size` bytes."""
+    chosen = [factors[size * n : size * (n + 1)] for n in subset]
+    return bytes(reduce(and_, column) for column in zip(*chosen, strict=True))
+
+
 @pytest.mark.parametrize("case", FILE["gates"], ids=lambda case: str(case["batch"]))
 def test_gates(case: dict[str, Any]) -> None:
     factors, masks = both(case["factors"]), both(case["masks"])
     assert both(case["products"]) == multiplied(case["batch"], masks)
-    assert both(case["results"]) == multiplied(case["batch"], factors) == bytes.fromhex(case["product"])
+    assert multiplied(case["batch"], factors) == bytes.fromhex(case["product"])
+    results = multiplied(case["batch"], factors)
+    kind, words, *terms = case["batch"].split()
+    if kind == "terms":  # servers compute the products themselves, and not those of all subsets
+        results = b"".join(anded(factors, 8 * int(words), [*map(int, term.split("."))]) for term in terms)
+    assert both(case["results"]) == results
     for seat in (0, 1):
         assert both([case["openings"][seat], case["factors"][seat]]).hex() == case["masks"][seat]
 
@@ -73,11 +97,14 @@ def sizes_of(batch: str) -> tuple[int, int]:
     if kind == "and":
         left, right = (8 * int(size) for size in sizes)
         return left + right, left
+    if kind == "terms":
+        factors = {int(factor) for term in sizes[1:] for factor in term.split(".")}
+        return 8 * int(sizes[0]) * len(factors), 8 * int(sizes[0]) * len(subsets(sizes[1:]))
     pairs = [(int(n), int(m)) for n, m in (size.split("x") for size in sizes)]
     return sum(-(-n // 8) + -(-m // 8) for n, m in pairs), sum(n * -(-m // 8) for n, m in pairs)
 
 
-@pytest.mark.parametrize("case", FILE["batches"], ids=lambda case: str(case["rows"]))
+@pytest.mark.parametrize("case", FILE["batches"], ids=lambda case: f"{case['rows']}, {case.get('rounds')}")
 def test_sizes(case: dict[str, Any]) -> None:
     masks, products = (sum(each) for each in zip(*map(sizes_of, case["batches"]), strict=True))
     assert case["opened"] == masks
@@ -95,7 +122,7 @@ def test_tapes(case: dict[str, Any]) -> None:
     seeds = [drawn(32), drawn(32)] if case["seeded"] else []
     first, second = [keystream(seed) for seed in seeds] or [drawn, drawn]
     tapes = seeds or [b"", b""]
-    for batch in map(shown, dealing.planned(case["rows"], case["bits"], case["k"])):
+    for batch in map(shown, dealing.planned(case["rows"], case["bits"], case["k"], case.get("rounds", "balanced"))):
         masks, products = sizes_of(batch)
         own, others, shares = first(masks), second(masks), first(products)
         made = multiplied(batch, bytes(a ^ b for a, b in zip(own, others, strict=True)))

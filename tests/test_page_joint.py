@@ -35,6 +35,7 @@ REPLAYED = """async (F) => {
   let count = 0;
   const check = (right, what) => { count++; if (!right) failed.push(what); };
   const shown = (b) => b.sizes ? ["outer", ...b.sizes.map((size) => size.join("x"))].join(" ")
+    : b.terms ? ["terms", b.words, ...b.terms.map((term) => term.join("."))].join(" ")
     : `and ${b.left / 8} ${b.right / 8}`;
   const stream = async (name, length) => { // docs/wire.md says how the vectors draw
     const raw = await wire.sha256(new TextEncoder().encode(name));
@@ -51,14 +52,14 @@ REPLAYED = """async (F) => {
     };
   };
   const digests = (tapes) => Promise.all(tapes.map(async (tape) => wire.hex(await wire.sha256(tape))));
-  for (const { rows, bits, k, opened, dealt, seeded, batches } of F.batches) {
-    const made = joint.planned(rows, bits, k), what = `${rows} rows`;
+  for (const { rows, bits, k, rounds, opened, dealt, seeded, batches } of F.batches) {
+    const made = joint.planned(rows, bits, k, rounds), what = `${rows} rows`;
     check(wire.same(made.map(shown), batches), `batches of ${what}`);
     check(joint.openedBytes(made) === opened && wire.same(joint.dealtBytes(made, false), dealt)
       && wire.same(joint.dealtBytes(made, true), seeded), `sizes of ${what}`);
   }
-  for (const { rows, bits, k, seeded, drawn, tapes } of F.tapes) {
-    const batches = joint.planned(rows, bits, k), all = joint.openedBytes(batches), told = [];
+  for (const { rows, bits, k, rounds, seeded, drawn, tapes } of F.tapes) {
+    const batches = joint.planned(rows, bits, k, rounds), all = joint.openedBytes(batches), told = [];
     const { bytes } = await stream(drawn, 3 * joint.dealtBytes(batches, false)[0] + 21 * batches.length + 64);
     const made = await joint.deal(batches, bytes, seeded, (done, of) => told.push([done, of]));
     check(wire.same(await digests(made), tapes), `${drawn}, seeded: ${seeded}`);
@@ -67,12 +68,13 @@ REPLAYED = """async (F) => {
   for (const { batch, drawn, masks, products } of F.gates) {
     const [kind, ...sizes] = batch.split(" ");
     const made = kind === "and" ? new joint.Ands(...sizes.map(Number))
+      : kind === "terms" ? new joint.Terms(Number(sizes[0]), sizes.slice(1).map((term) => term.split(".").map(Number)))
       : new joint.Outers(sizes.map((size) => size.split("x").map(Number)));
     const tapes = await joint.deal([made], (await stream(drawn, 4096)).bytes);
     check(wire.same(tapes.map(wire.hex), masks.map((each, seat) => each + products[seat])), batch);
   }
   for (const Q of F.questions) {
-    const q = BigInt(Q.q), batches = joint.planned(Q.levels.length, field.bitsOf(q), Q.k);
+    const q = BigInt(Q.q), batches = joint.planned(Q.levels.length, field.bitsOf(q), Q.k, Q.rounds);
     const draw = await stream(Q.drawn, 1 << 18), secret = [...Q.costs.flat(), 0].map(BigInt);
     const queries = field.splitSum(secret, q, draw.elements);
     check(wire.same(queries.map((each) => each.join()), Q.symbols.map((each) => each.join())), `${Q.drawn}: symbols`);
@@ -110,32 +112,39 @@ def test_the_page_deals_asks_and_reads_as_python_does(browser: Browser, service:
     wrong = json.loads(json.dumps(FILE))
     wrong["batches"][2]["batches"][3] = "and 2 2"
     wrong["tapes"][0]["tapes"].reverse()
+    wrong["tapes"][-1]["rounds"] = "balanced"
     wrong["gates"][3]["products"].reverse()
+    wrong["gates"][6]["products"].reverse()
     wrong["questions"][0]["records"].reverse()
+    wrong["questions"][4]["tapes"].reverse()
     control, _ = page.evaluate(REPLAYED, wrong)
     page.close()
     assert failed == []
-    assert count > 60
+    assert count > 90
     assert control == [
         "batches of 5 rows",
         "tape 1 1 1, seeded: false",
+        "tape 5000 21 1, few rounds, seeded: true",
         "outer 4x2 2x3",
+        "terms 2 2.5 1.2.4 0.1.2.3 0.1.2",
         "question, dealt by the applicant: records",
+        "question, dealt by the applicant, few rounds: tapes",
     ]
 
 
-DEALT = """async ([rows, bits]) => {
+DEALT = """async ([rows, bits, profile]) => {
   const { planned, deal } = await import("/web/joint.js"), { bytesOf } = await import("/web/spir.js");
   const began = performance.now();
-  const [first] = await deal(planned(rows, bits, 1), bytesOf);
+  const [first] = await deal(planned(rows, bits, 1, profile), bytesOf);
   return [performance.now() - began, first.length];
 }"""
 
 
-def test_dealing_for_many_rows_takes_well_under_a_second(browser: Browser, service: Service) -> None:
+@pytest.mark.parametrize("profile", ["balanced", "few"])
+def test_dealing_for_many_rows_takes_well_under_a_second(browser: Browser, service: Service, profile: str) -> None:
     page = opened(browser, service.urls[0], service.urls)
-    page.evaluate(DEALT, [1000, 21])
-    took, length = page.evaluate(DEALT, [100_000, 21])
+    page.evaluate(DEALT, [1000, 21, profile])
+    took, length = page.evaluate(DEALT, [100_000, 21, profile])
     page.close()
     assert length > 2_000_000
     assert took < 1000
@@ -275,10 +284,11 @@ def asking(browser: Browser, folder: Path, servers: list[Serve], **options: Any)
     return opened(browser, servers[0].url, [], ticket=new_ticket(folder), person=PERSON, **options)
 
 
-def test_linked_servers_give_the_nearest_rows(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"options": {"protocol": {"rounds": "few"}}}])
+def test_linked_servers_give_the_nearest_rows(browser: Browser, tmp_path: Path, options: dict[str, Any]) -> None:
     database = numbers_database(3000, 3)
     costs = sorted(sum(abs(int(c) - v) for c, v in zip(row, PERSON.values(), strict=True)) for row in database.codes)
-    with serving(tmp_path, database, k=3, **JOINT) as servers:
+    with serving(tmp_path, database, k=3, **JOINT, **options) as servers:
         page = asking(browser, tmp_path, servers)
         found = answered(page)
         assert found["trouble"] is None

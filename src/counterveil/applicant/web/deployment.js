@@ -1,7 +1,7 @@
 // A deployment, made from its terms: how a question is encoded in it, and which rows are the nearest.
 
 import { Regions } from "./boxes.js";
-import { ANSWER_LIMIT, DEALERS, FIELD_LIMIT, KEY_BYTES, LARGEST_UNIT, MOST_ROBUST, MOST_ROWS, MOST_SERVERS, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
+import { ANSWER_LIMIT, DEALERS, FIELD_LIMIT, KEY_BYTES, LARGEST_UNIT, MOST_ROBUST, MOST_ROWS, MOST_SERVERS, PROFILES, PROTOCOL, SIGNATURE_BYTES } from "./constants.js";
 import { bitsOf, mod, smallestPrimeAbove } from "./field.js";
 import { answerBytes, height } from "./garble.js";
 import { dealtBytes, planned } from "./joint.js";
@@ -17,8 +17,8 @@ import { packedBytes } from "./wire.js";
  */
 
 /**
- * Return who deals for the servers that compute the reveal, null if nobody does, and whether servers get seeds; refuse a
- * protocol that the page does not know.
+ * Return who deals for the servers that compute the reveal, null if nobody does, whether servers get seeds, and the profile
+ * of rounds; refuse a protocol that the page does not know.
  * @param {import("./wire.js").Parameters} parameters
  * @param {boolean} sealed
  * @param {boolean} inside
@@ -26,11 +26,11 @@ import { packedBytes } from "./wire.js";
 function computed({ protocol, options = {} }, sealed, inside) {
   const joint = protocol === "joint" && sealed && !inside, usual = sealed ? "garbled" : "padded";
   const { dealer = "applicant", seeded = false, rounds = "balanced", ...unknown } = Object(options.protocol ?? {});
-  const fine = DEALERS.includes(dealer) && typeof seeded === "boolean" && rounds === "balanced";
+  const fine = DEALERS.includes(dealer) && typeof seeded === "boolean" && PROFILES.includes(rounds);
   const isKnown = joint ? fine && Object.keys(unknown).length === 0 : Object.keys(options.protocol ?? {}).length === 0;
   const isUsual = protocol === undefined || protocol === usual;
   if (!(joint || isUsual) || !isKnown) throw new Trouble("form", String(protocol ?? "table"));
-  return { dealer: joint ? dealer : null, seeded: joint && seeded };
+  return { dealer: joint ? dealer : null, seeded: joint && seeded, rounds };
 }
 
 /** A deployment, made from terms that all servers agree on. It refuses terms that would not keep a question secret. */
@@ -49,12 +49,13 @@ export class Deployment {
     const masked = this.reveal.startsWith("masked");
     this.inside = this.reveal === "sealed_record"; // one answer brings all records, each locked
     this.sealed = this.reveal === "sealed" || this.inside;
-    const { dealer, seeded } = computed(parameters, this.sealed, this.inside);
+    const { dealer, seeded, rounds } = computed(parameters, this.sealed, this.inside);
     this.joint = dealer !== null; // two servers compute the reveal together
     this.garbled = this.sealed && !this.joint;
     this.fetches = !this.joint && !this.inside; // whether records are fetched in requests of their own
     this.deals = dealer === "applicant";
     this.seeded = seeded;
+    this.rounds = rounds;
     const known = this.sealed || ["distances", "differences", "masked", "masked_differences"].includes(this.reveal);
     if (!whole || !Number.isInteger(terms.robust) || terms.robust < 0 || terms.robust > MOST_ROBUST || !known || servers <= collusion || servers > MOST_SERVERS || terms.rows > MOST_ROWS || (masked ? k > 1 && dMin > 1 : dMin !== 1))
       throw new Trouble("terms", "parameters");
@@ -106,11 +107,19 @@ export class Deployment {
   }
 
   /**
+   * Return the batches of a question to servers that compute the reveal together.
+   * @param {number} k
+   */
+  batches(k) {
+    return planned(this.rows, bitsOf(this.q), k, this.rounds);
+  }
+
+  /**
    * Return how many bytes the applicant deals to each server of a run.
    * @param {number} k
    */
   tapes(k) {
-    return this.deals ? dealtBytes(planned(this.rows, bitsOf(this.q), k), this.seeded) : [0, 0];
+    return this.deals ? dealtBytes(this.batches(k), this.seeded) : [0, 0];
   }
 
   needed(liars = 0) {

@@ -2,14 +2,15 @@
 // `src/counterveil/schemes/protocols/dealing.py` has the dealer in Python, and docs/wire.md says what a tape is.
 // A dealer knows only public sizes. Everything here is bitwise, so it works on bytes.
 
-import { BLOCK, KEY_BYTES, LANE_BITS, TREES_FROM } from "./constants.js";
+import { BLOCK, KEY_BYTES, LANE_BITS, MOST_FACTORS, TREES_FROM } from "./constants.js";
 import { height } from "./garble.js";
 import { take } from "./party.js";
 import { xor } from "./spir.js";
 
 /**
  * @typedef {import("./wire.js").Bytes} Bytes
- * @typedef {Ands | Outers} Batch products that the servers compute in one round
+ * @typedef {Ands | Outers | Terms} Batch products that the servers compute in one round
+ * @typedef {typeof import("./constants.js").PROFILES[number]} Profile
  * @typedef {(count: number) => Bytes} Reader returns the next bytes of a stream; they may be overwritten
  */
 
@@ -73,6 +74,51 @@ export class Outers {
   }
 }
 
+/** Products of some of many factors, up to four in each. All factors have the same number of words. */
+export class Terms {
+  /** @param {number} words of each factor @param {number[][]} terms the numbers of each product's factors, ascending */
+  constructor(words, terms) {
+    this.words = words;
+    this.terms = terms;
+    this.subsets = subsetsOf(terms);
+    this.masks = 8 * words * (Math.max(...terms.flat()) + 1);
+    this.products = 8 * words * this.subsets.length;
+  }
+
+  /**
+   * Xor the product of every subset of two masks or more of any term into `products`.
+   * @param {Bytes} masks
+   * @param {Bytes} products
+   */
+  multiply(masks, products) {
+    const size = 8 * this.words;
+    let at = 0;
+    for (const subset of this.subsets) {
+      const [a, b, c = b, d = c] = subset.map((factor) => factor * size);
+      for (let i = 0; i < size; i++) products[at + i] ^= masks[a + i] & masks[b + i] & masks[c + i] & masks[d + i];
+      at += size;
+    }
+  }
+}
+
+/**
+ * Return all subsets of two factors or more of any term, those with fewer factors first, and then by number.
+ * @param {number[][]} terms
+ */
+function subsetsOf(terms) {
+  /** @type {Map<string, number[]>} */
+  const found = new Map();
+  for (const term of terms) {
+    for (let chosen = 0; chosen < 1 << term.length; chosen++) {
+      const subset = term.filter((_, i) => (chosen >> i) & 1);
+      if (subset.length > 1) found.set(subset.join(), subset);
+    }
+  }
+  const order = (/** @type {number[]} */ a, /** @type {number[]} */ b) =>
+    a.length - b.length || a.reduce((found, factor, i) => found || factor - b[i], 0);
+  return [...found.values()].sort(order);
+}
+
 /** @type {(words: number, bits: number) => Generator<Batch>} */
 function* ripple(words, bits) {
   for (let i = 0; i < bits; i++) yield new Ands(words);
@@ -85,6 +131,65 @@ function* tree(words, bits) {
 }
 
 /**
+ * Return how many runs are left after `count` runs of bits are joined in one round, and the products that join them.
+ * Factor j says whether two numbers agree on run j, and factor `count` + j whether runs j and j - 1 differ in who is ahead.
+ * Factors that no product has are left out.
+ * @param {number} count
+ * @returns {{ runs: number, terms: number[][] }}
+ */
+function joined(count) {
+  let rounds = 1, width = 2;
+  while (MOST_FACTORS ** rounds < count) rounds++;
+  while (width ** rounds < count) width++;
+  const runs = Math.ceil(count / width), all = Array.from({ length: count }, (_, j) => j), terms = [];
+  for (let run = 0; run < runs; run++) {
+    const [low, high] = [run, run + 1].map((n) => Math.ceil((count * n) / runs));
+    for (let j = low + 1; j < high; j++) terms.push([...all.slice(j, high), count + j]);
+    if (low && high - low > 1) terms.push(all.slice(low, high));
+  }
+  const factors = [...new Set(terms.flat())].sort((a, b) => a - b);
+  return { runs, terms: terms.map((term) => term.map((factor) => factors.indexOf(factor))) };
+}
+
+/** @type {(words: number, bits: number) => Generator<Batch>} */
+function* wideTree(words, bits) {
+  for (let count = bits + 1; count > 1;) {
+    const { runs, terms } = joined(count);
+    yield new Terms(words, terms);
+    count = runs;
+  }
+}
+
+/**
+ * How the costs are added up, and how they are compared at each level of the tournament.
+ * @typedef {object} Rounds
+ * @property {Generator<Batch>} adder
+ * @property {(level: number) => (words: number, bits: number) => Iterable<Batch>} compare
+ */
+
+/** @type {(words: number, blocks: number, bits: number) => Rounds} */
+const balanced = (words, blocks, bits) => ({
+  adder: ripple(words * blocks, bits - 1),
+  compare: (level) => (level < TREES_FROM ? ripple : tree),
+});
+
+/**
+ * Few rounds: where words meet, the adder also makes the first comparison, of bits that every tournament has.
+ * @type {(words: number, blocks: number, bits: number, k: number) => Rounds}
+ */
+const few = (words, blocks, bits, k) => {
+  const met = (words >> 1) * blocks;
+  function* both() {
+    yield* ripple(met + words * blocks, bits - 1);
+    yield new Ands(met);
+  }
+  /** @type {(words: number) => Batch[]} */
+  const topmost = (words) => (k > 1 ? [new Ands(words)] : []);
+  if (words === 1) return { adder: ripple(blocks, bits - 1), compare: () => wideTree };
+  return { adder: both(), compare: (level) => (level ? wideTree : topmost) };
+};
+
+/**
  * Levels `from`..`to` - 1 of a tournament of `top` levels: neighbours are compared, and the winner is passed on.
  * @param {number} nodes
  * @param {number} width words of each node
@@ -92,12 +197,13 @@ function* tree(words, bits) {
  * @param {number} to
  * @param {number} top
  * @param {number} bits of a cost
+ * @param {Rounds["compare"]} compare
  * @returns {Generator<Batch>}
  */
-function* levels(nodes, width, from, to, top, bits) {
+function* levels(nodes, width, from, to, top, bits, compare) {
   for (let level = from; level < to; level++, nodes = (nodes + 1) >> 1) {
     const words = (nodes >> 1) * width, passed = level + (level + 1 < top ? bits : 0);
-    yield* (level < TREES_FROM ? ripple : tree)(words, bits);
+    yield* compare(level)(words, bits);
     yield new Ands(words * passed, words);
   }
 }
@@ -133,16 +239,19 @@ function* selection(low, high, words, runs) {
  * @param {number} rows
  * @param {number} bits of a cost
  * @param {number} k records of a question
+ * @param {Profile} profile few rounds, or fewer bytes
  * @returns {Batch[]}
  */
-export function planned(rows, bits, k) {
+export function planned(rows, bits, k, profile = "balanced") {
   const blocks = Math.ceil(rows / BLOCK), words = Math.ceil(rows / (blocks << LANE_BITS));
   const low = height(words), high = low + LANE_BITS, top = high + height(blocks), wide = k > 1 ? bits + 1 : bits;
-  const batches = [...ripple(words * blocks, bits - 1)]; // the adder
+  const { adder, compare } = (profile === "few" ? few : balanced)(words, blocks, bits, k);
+  const batches = [...adder];
   for (let i = 0; i < k; i++) {
-    batches.push(...levels(words, blocks, 0, low, top, wide));
-    for (let level = low; level < high; level++) batches.push(...levels(2, blocks, level, level + 1, top, wide));
-    batches.push(...levels(blocks, 1, high, top, top, wide), ...selection(low, top - low, words, blocks << LANE_BITS));
+    batches.push(...levels(words, blocks, 0, low, top, wide, compare));
+    for (let level = low; level < high; level++) batches.push(...levels(2, blocks, level, level + 1, top, wide, compare));
+    batches.push(...levels(blocks, 1, high, top, top, wide, compare));
+    batches.push(...selection(low, top - low, words, blocks << LANE_BITS));
   }
   return batches;
 }

@@ -3,7 +3,7 @@
 
 import { bitsOf, honest, split, splitSum, uniform, valueAt } from "./field.js";
 import { evaluate } from "./garble.js";
-import { deal, packages, planned } from "./joint.js";
+import { deal, packages } from "./joint.js";
 import { Trouble } from "./network.js";
 import { nearest } from "./deployment.js";
 import { send, take } from "./party.js";
@@ -154,13 +154,13 @@ function* fetched(deployment, ticket, steps) {
  * @returns {import("./linked.js").Dealing}
  */
 export function dealingOf(deployment, { servers, k }, secret, draw) {
-  const { q, rows, recordBytes, deals, seeded } = deployment;
+  const { q, recordBytes, deals, seeded } = deployment;
   return {
     share: () => {
       const [first, second] = shares(deployment, servers, secret, draw.elements);
       return [packVector(first, q), packVector(second, q)];
     },
-    deal: (progress) => (deals ? deal(planned(rows, bitsOf(q), k), draw.bytes, seeded, progress) : Promise.resolve(null)),
+    deal: (progress) => (deals ? deal(deployment.batches(k), draw.bytes, seeded, progress) : Promise.resolve(null)),
     dealt: deployment.tapes(k).reduce((a, b) => a + b, 0),
     *read() {
       return { revealed: [], positions: [], records: yield* packages(k, recordBytes), honest: [0, 1] };
