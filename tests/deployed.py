@@ -24,6 +24,7 @@ from counterveil.schemes.fetch import Spir, spir_of
 from counterveil.service.app import make_app
 from counterveil.service.attempts import Attempt, Tapes
 from counterveil.service.ledger import Ledger
+from counterveil.service.listening import configured
 from counterveil.service.server import Admitted, Asked, Reply, Server, Turn
 from counterveil.service.together import Together
 from counterveil.terms import wire
@@ -122,8 +123,8 @@ class Deployed:
                 seen.append((scope["method"], scope["path"], headers))
             await app(scope, receive, send)
 
-        lifespan: Any = "on" if linked else "off"
-        config = uvicorn.Config(noting, log_config=None, access_log=False, lifespan=lifespan, ws="websockets-sansio")
+        config = configured(app, host="127.0.0.1", port=0, tls_cert=None, tls_key=None)
+        config.app, config.lifespan = noting, "on" if linked else "off"
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
