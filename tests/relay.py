@@ -91,4 +91,6 @@ class Relay:
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # otherwise the thread would accept one more
         self._listener.close()
