@@ -39,7 +39,7 @@ class Fault:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.answered: defaultdict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
-        self.people = [{f"x{j}": self.random.randint(0, 20) for j in range(3)} for _ in range(20)]
+        self.people = [{name: self.random.randint(0, 20) for name in service.database.schema.names} for _ in range(20)]
         bank = local(service.database)
         self.expected = [bank.ask(person) for person in self.people]
 
@@ -154,7 +154,8 @@ class JointFault(Fault):
 def run_faults(folder: Path, kills: int = 50, seed: int = 1, *, joint: bool = False) -> Fault:
     """Run the kills and the applicants, and check the outcome."""
     options = ["--scheme", "table/sealed", "--protocol", "joint"] if joint else ["--scheme", "table/differences"]
-    with running(folder, numbers_database(2000, 3), 2, *options, links=joint) as service:
+    rows, features = (20_000, 4) if joint else (2000, 3)  # so many that a kill may hit a question in the middle
+    with running(folder, numbers_database(rows, features), 2, *options, links=joint) as service:
         fault = (JointFault if joint else Fault)(service, kills, seed)
         asyncio.run(fault.run())
     fault.check()
