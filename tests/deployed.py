@@ -22,8 +22,11 @@ from counterveil.crypto.randomness import Fresh, new_key
 from counterveil.errors import ServerFault, Tampered, TooManyLiars
 from counterveil.schemes.fetch import Spir, spir_of
 from counterveil.service.app import make_app
+from counterveil.service.attempts import Attempt, Tapes
 from counterveil.service.ledger import Ledger
-from counterveil.service.server import Admitted, Reply, Server, Turn
+from counterveil.service.listening import configured
+from counterveil.service.server import Admitted, Asked, Reply, Server, Turn
+from counterveil.service.together import Together
 from counterveil.terms import wire
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.tickets import mint
@@ -45,6 +48,7 @@ class Liar(Server):
 
     on_answer: Altered | None = None
     on_record: Altered | None = None
+    on_part: Callable[[bytes], bytes] | None = None  # alters its part of an answer that servers make together
 
     def admit(self, head: bytes, length: int, kind: wire.RequestKind) -> Admitted:
         admitted = super().admit(head, length, kind)
@@ -59,6 +63,19 @@ class Liar(Server):
             return turn
 
         return admitted._replace(read=read)
+
+    def asked(self, head: bytes, length: int, tapes: Tapes | None = None) -> Asked:
+        asked, alter = super().asked(head, length, tapes), self.on_part
+        if alter is None:
+            return asked
+
+        def join(body: Any) -> Attempt:
+            attempt = asked.join(body)
+            hold = attempt._hold
+            attempt._hold = lambda reply: hold(alter(reply))  # type: ignore[method-assign]
+            return attempt
+
+        return asked._replace(join=join)
 
     def _altered(self, reply: Reply, kind: wire.RequestKind, alter: Altered) -> Reply:
         message = wire.decode_reply(reply.whole(), "answer" if kind == "query" else "record-answer")
@@ -96,7 +113,8 @@ class Deployed:
             self._serve(made, self._listeners[n - 1])
 
     def _serve(self, server: Liar, listener: socket.socket) -> None:
-        app = make_app(server)
+        linked = server.epoch.deployment.scheme.protocol.linked
+        app = make_app(server, together=Together(server, self.own[server.number - 1]) if linked else None)
         seen: list[tuple[str, str, list[tuple[bytes, bytes]]]] = []
 
         async def noting(scope: Any, receive: Any, send: Any) -> None:
@@ -105,7 +123,9 @@ class Deployed:
                 seen.append((scope["method"], scope["path"], headers))
             await app(scope, receive, send)
 
-        running = uvicorn.Server(uvicorn.Config(noting, log_config=None, access_log=False, lifespan="off"))
+        config = configured(app, host="127.0.0.1", port=0, tls_cert=None, tls_key=None)
+        config.app, config.lifespan = noting, "on" if linked else "off"
+        running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         self._running.append((running, thread))

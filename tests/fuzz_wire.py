@@ -10,9 +10,10 @@ from contextlib import suppress
 
 import atheris
 
-with atheris.instrument_imports(include=["counterveil.terms.wire"]):
+with atheris.instrument_imports(include=["counterveil.terms.wire", "counterveil.service.link.frames"]):
     from counterveil.algebra.field import Field
     from counterveil.errors import Malformed
+    from counterveil.service.link import frames
     from counterveil.terms import wire
 
 FIELDS = [Field(q) for q in (2, 3, 251, 257, 65537, 2**31 - 1, 2**61 - 1)]
@@ -21,9 +22,17 @@ FIELDS = [Field(q) for q in (2, 3, 251, 257, 65537, 2**31 - 1, 2**61 - 1)]
 def one_input(data: bytes) -> None:
     """Try every reader on the same bytes."""
     with suppress(Malformed):
-        assert wire.encode(wire.decode_request(data, "query")) == data
+        assert wire.encode(wire.decode_request(data, "query", "attempt", "collect")) == data
     with suppress(Malformed):
-        assert wire.encode(wire.decode_reply(data, "answer")) == data
+        bare, start = wire.decode_head(data, len(data), "attempt", "collect")
+        assert wire.head(bare, len(data) - start) == data[:start]
+    for kind in ("answer", "attempt-answer"):
+        with suppress(Malformed):
+            assert wire.encode(wire.decode_reply(data, kind)) == data
+    with suppress(Malformed):
+        assert frames.encode(frames.decode(data)) == data
+    with suppress(Malformed):
+        wire.decode_linked(data)
     with suppress(Malformed):
         assert wire.decode_ticket(data).encode() == data
     with suppress(Malformed):

@@ -24,6 +24,7 @@ class Relay:
         self.alter: Callable[[bytes], bytes] | None = None  # changes what the server sends before the applicant gets it
         self.creep: int | None = None  # break every connection, each after a few bytes more than the one before
         self.step = 10  # how many bytes more
+        self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -37,6 +38,7 @@ class Relay:
             except OSError:
                 client.close()
                 continue
+            self._open |= {client, server}
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._pass, args=(client, server, True), daemon=True).start()
@@ -65,6 +67,7 @@ class Relay:
         except OSError:
             pass
         finally:
+            self._open -= {source, target}
             for end in (source, target):
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)  # otherwise a thread that reads from it would keep it open
@@ -81,5 +84,13 @@ class Relay:
             rest = rest[length:]
         return requests
 
+    def sever(self) -> None:
+        """Cut every connection that is open now."""
+        for end in list(self._open):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # otherwise the thread would accept one more
         self._listener.close()

@@ -41,7 +41,8 @@ def numbers_database(count: int, d: int, levels: int = 20) -> Database:
 
 # What the institution chooses in the terms; everything else is a setting of the servers.
 TERMS = {"--scheme": str, "--download-limit": int, "--collusion": int, "--max-weight": int, "--d-min": int,
-         "--norm": int, "--robust": int, "--window": int, "--service": str, "-k": int}  # fmt: skip
+         "--norm": int, "--robust": int, "--window": int, "--service": str, "-k": int,
+         "--protocol": str}  # fmt: skip
 
 
 class Process(Serve):
@@ -59,7 +60,8 @@ class Service:
     """A running deployment: its processes, its issuer, its terms, and tickets.
 
     `arguments` are options of `counterveil terms` and of `counterveil serve`, mixed. With `relays=True` the terms give
-    the address of a relay before each server, which keeps every byte. A function instead of True makes the relays.
+    the address of a relay before each server, which keeps every byte. A function instead of True makes the relays. With
+    `links` the servers dial each other through relays, which a test can cut.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Service:
         *arguments: object,
         is_open: bool = False,
         relays: bool | Callable[[str], Any] = False,
+        links: bool = False,
     ) -> None:
         self.folder, self.is_open = folder, is_open
         self._chosen, settings = _parted(arguments)
@@ -81,7 +84,11 @@ class Service:
         self.urls = [relay.url for relay in self.relays] or direct
         self.bundle = folder / BUNDLE
         self.publish(database)
-        self.processes = [Process(folder, n, port, *settings) for n, port in enumerate(ports, start=1)]
+        self.links = [Relay(url) for url in direct] if links else []
+        self.processes = []
+        for n, port in enumerate(ports, start=1):
+            dialled = [part for m, link in enumerate(self.links, start=1) if m != n for part in ("--link", link.url)]
+            self.processes.append(Process(folder, n, port, *settings, *dialled))
         self.resume()
 
     def publish(self, database: Database, **changes: Any) -> None:
@@ -112,7 +119,7 @@ class Service:
 
     def stop(self) -> None:
         self.halt()
-        for relay in self.relays:
+        for relay in (*self.relays, *self.links):
             relay.close()
 
 

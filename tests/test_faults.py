@@ -14,3 +14,9 @@ pytestmark = pytest.mark.slow
 def test_no_ticket_is_answered_twice_whatever_is_killed(tmp_path: Path) -> None:
     fault = run_faults(tmp_path, kills=50)
     assert fault.outcomes["ServerFault ticket_used"] > 0  # some cheated, and were refused
+
+
+def test_no_ticket_gives_two_records_whatever_is_killed_and_everybody_is_answered(tmp_path: Path) -> None:
+    """Servers that work together, and the link between them."""
+    fault = run_faults(tmp_path, kills=9, joint=True)
+    assert fault.outcomes["answered"] >= 5

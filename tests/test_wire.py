@@ -172,9 +172,23 @@ def test_packing_across_blocks() -> None:
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_malformed_or_read_exactly(data: bytes) -> None:
     with suppress(Malformed):
-        assert wire.encode(wire.decode_request(data, "query")) == data
+        assert wire.encode(wire.decode_request(data, "query", "attempt", "collect")) == data
     with suppress(Malformed):
         assert wire.encode(wire.decode_reply(data, "record-answer")) == data
+
+
+@given(st.sampled_from(["attempt", "collect"]), st.integers(0, 70_000), st.integers(0, 15), st.binary(max_size=300))
+def test_an_attempt_is_known_by_its_head(kind: wire.RequestKind, length: int, attempt: int, ticket: bytes) -> None:
+    message = wire.Request(2, kind, 1, b"t" * 32, b"k" * 16, ticket, attempt, (1, 2), b"s" * 32, bytes(length))
+    whole = wire.encode(message)
+    bare, start = wire.decode_head(whole[: wire.ENVELOPE], len(whole), "attempt", "collect")
+    assert (bare.kind, bare.request, bare.body, len(whole) - start) == (kind, attempt, b"", length)
+    assert wire.head(message, length) == whole[:start]
+    for others in (("query",), ("record-query",)):
+        with pytest.raises(Malformed):
+            wire.decode_head(whole[: wire.ENVELOPE], len(whole), *others)
+    with pytest.raises(Malformed):
+        wire.decode_head(whole[: wire.ENVELOPE], len(whole) + 1, "attempt", "collect")
 
 
 def test_a_manifest_is_read_strictly() -> None:
