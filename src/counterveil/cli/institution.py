@@ -321,6 +321,8 @@ def serve(
     together = None
     if deployment.scheme.protocol.linked:
         together = Together(running, own, links, insecure=insecure)
+        if operator is not None:
+            operator.link(together)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again; this lets `finally` run
     try:
         app.serve(

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidKey
-from ..terms.wire import ANSWER_PATH, RECORD_PATH
+from ..terms.wire import ANSWER_PATH, ATTEMPT_PATH, RECORD_PATH
+from .attempts import Attempt
 from .server import Server
+
+if TYPE_CHECKING:
+    from .together import Together  # it needs packages that a command without servers does not
 
 _MINUTES = 24 * 60
 _LEAST_TOKEN = 16  # characters: the shortest token
@@ -34,6 +38,18 @@ class Operator:
         self._server, self._token, self._bits, self._budget, self._issued = server, token, bits, budget, issued
         self._began = time.time()
         self._minutes: deque[_Minute] = deque(maxlen=_MINUTES)
+        self._together: Together | None = None
+        self._attempts: Counter[str] = Counter()
+
+    def link(self, together: Together) -> None:
+        """Show the link to other servers too, and count what this server computes with them."""
+        self._together = together
+        together.meeting.watchers.append(self._ended)
+
+    def _ended(self, attempt: Attempt) -> None:
+        self._attempts["broke off" if attempt.refusal else "complete"] += 1
+        self._attempts["rounds"] += attempt.rounds
+        self._attempts["bytes"] += attempt.received
 
     def admits(self, authorization: str) -> bool:
         """Say whether a request carries the token."""
@@ -41,12 +57,12 @@ class Operator:
 
     def count(self, path: str, code: str, **_: float) -> None:
         """Count one request."""
-        if path not in (ANSWER_PATH, RECORD_PATH):
+        if path not in (ANSWER_PATH, RECORD_PATH, ATTEMPT_PATH):
             return
         minute = self._now()
         if code != "ok":
             minute.refused += 1
-        elif path == ANSWER_PATH:
+        elif path != RECORD_PATH:
             minute.answered += 1
 
     def _now(self) -> _Minute:
@@ -75,8 +91,21 @@ class Operator:
             ("how long that lasts", self._server.epoch.deployment.lasts()),
             ("given away so far", f"{leaked:,.0f} bits" + (f" of {self._budget:,.0f}" if self._budget else "")),
         ]
+        if self._together is not None:
+            facts += self._linked(self._together)
         minutes = [{"answered": minute.answered, "refused": minute.refused} for minute in list(self._minutes)]
         return {"facts": facts, "leaked": leaked, "budget": self._budget, "minutes": minutes}
+
+    def _linked(self, together: Together) -> list[tuple[str, str]]:
+        seen, made = together.status(), self._attempts
+        trips = [
+            f"server {each.server}: {each.connections} connection{'s' * (each.connections != 1)}"
+            + ("" if each.milliseconds is None else f", {each.milliseconds:g} ms there and back")
+            for each in seen
+        ]
+        sizes = f"{made['rounds']:,} rounds, {made['bytes'] / 2**20:,.1f} MiB from other servers"
+        attempts = f"{made['complete']:,} complete, {made['broke off']:,} broke off; {sizes}"
+        return [("linked to", "; ".join(trips)), ("attempts since the start", attempts)]
 
     def _left(self, used: int) -> str:
         return f"{used:,} used" + (
