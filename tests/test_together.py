@@ -116,7 +116,7 @@ def test_servers_in_processes(tmp_path: Path) -> None:
             found = client.ask(PERSON, ticket=ticket)
             assert paid(client, found, PERSON) == best
             for victim in service.processes[:2]:
-                asked = threading.Thread(target=lambda p=victim: (p.kill(), p.start()))  # type: ignore[misc]
+                asked = threading.Thread(target=lambda p=victim: (p.kill(), p.start()))
                 ticket = service.ticket(servers=[1, 2])
                 asked.start()
                 found = client.ask(PERSON, ticket=ticket)
