@@ -166,7 +166,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         began = time.perf_counter()
         numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
-        made = run_faults(Path(name), *(numbers or [50]), int(time.time()), joint="--joint" in sys.argv)
+        kills = numbers[0] if numbers else 50
+        made = run_faults(Path(name), kills, int(time.time()), joint="--joint" in sys.argv)
         took = time.perf_counter() - began
         print(f"{took:.0f} s, {len(made.answered)} requests answered; outcomes:")  # noqa: T201
         for outcome, count in made.outcomes.most_common():

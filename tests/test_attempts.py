@@ -57,7 +57,8 @@ def open_first(self: Attempt, line: Any) -> bool:
     return True
 
 
-CONTROLS = {
+# without these steps, with these lines in the ledger's table, with these methods: what is found
+CONTROLS: dict[str, tuple[list[Any], dict[Any, str], dict[str, Any], str]] = {
     "no answer to a peer that gave up": ([("held", "given up")], {}, {}, "a dead state"),
     "a promise is told once": ([("held", "opened")], {}, {}, "a dead state"),
     "a run has no end": ([("running", "lost"), ("running", "late")], {}, {}, "a dead state"),
@@ -87,8 +88,8 @@ def test_the_search_finds_what_is_wrong_with_other_machines(name: str, monkeypat
     missing, table, methods, trouble = CONTROLS[name]
     for step in missing:
         monkeypatch.delitem(STEPS, step)
-    for line, step in table.items():
-        monkeypatch.setitem(TABLE, line, step)
+    for line, entry in table.items():
+        monkeypatch.setitem(TABLE, line, entry)
     for method, other in methods.items():
         monkeypatch.setattr(Attempt, method, other)
     made = found(monkeypatch, 2, 1)

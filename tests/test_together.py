@@ -7,14 +7,19 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import polars as pl
 import pytest
 
-from counterveil import Counterfactual, Database, Preferences
+from counterveil import Counterfactual, Database, Preferences, local
 from counterveil.applicant.ask import compile_question
 from counterveil.applicant.client import Client
+from counterveil.applicant.runs import Do
 from counterveil.errors import CounterveilError, ServerFault
+from counterveil.service import meeting
+from counterveil.service.ledger import GRACE
+from counterveil.terms import wire
 from deployed import PERSON, Altered, deployed, garbage
 from patience import LONG, wait_until
 from service import Service, numbers_schema, running
@@ -82,6 +87,57 @@ def test_a_liar_is_outvoted_by_a_pair_without_it_and_named(protocol: str, server
         assert found.liars == ((2,) if servers == 3 else found.liars)  # of two pairs, the other server may be it too
 
 
+def test_a_refused_attempt_says_why_and_is_collected_until_the_grace_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(meeting._LIMITS, "waiting", 0.1)
+    with deployed(tmp_path, distinct(20), 2, scheme="table/sealed", protocol="joint") as made:
+        server, ticket = made.servers[0], made.ticket()
+        wait_until(lambda: httpx2.get(made.urls[0] + wire.LINK_PATH, timeout=LONG).json()[0]["connections"] > 0)
+        (sizes,) = server.epoch.deployment.scheme.requests(server.epoch.size)
+
+        def refusal(kind: wire.RequestKind) -> tuple[int, str]:
+            body = bytes(sizes.body(0)) if kind == "attempt" else b""
+            message = made.request(kind, 1, ticket, 0, (1, 2), body)
+            reply = httpx2.post(made.urls[0] + wire.ATTEMPT_PATH, content=wire.encode(message), timeout=LONG)
+            return reply.status_code, reply.json()["code"]
+
+        assert refusal("attempt") == (503, "peer_unreachable")  # the other server never gets its part
+        assert server.ledger.count() == 0
+        assert refusal("collect") == refusal("attempt") == (409, "attempt_over")
+        server._clock = lambda: ticket.claims.expires + GRACE - 1
+        assert refusal("attempt") == (410, "ticket_expired")
+        assert refusal("collect") == (409, "attempt_over")
+        server._clock = lambda: ticket.claims.expires + GRACE
+        assert refusal("collect") == (410, "ticket_expired")
+
+
+def test_an_applicant_collects_after_an_upload_that_broke_off() -> None:
+    """A collect has no body, and a server that is too busy to answer it has not said that nothing began."""
+    bank = local(distinct(65), "table/sealed", protocol="joint")
+    question, _ = compile_question(bank.deployment, bank.deployment.schema.codes(PERSON), Preferences())
+    conversation = bank.begun(question)
+
+    def sent() -> list[Do]:
+        return [do for do in conversation.todo() if do.what == "send"]
+
+    def kinds(asked: list[Do], code: str | None) -> list[str]:
+        for do in asked:
+            assert do.line is not None
+            conversation.broke(do.line, ServerFault("a server", "failed", code))
+        return [str(do.message and do.message.kind) for do in asked]
+
+    assert kinds(sent(), None) == ["attempt", "attempt"]
+    collects = sent()
+    assert [(conversation.upload(do.line), conversation.more(do.line)) for do in collects if do.line] == [(0, None)] * 2
+    assert kinds(collects, "busy") == ["collect", "collect"]
+    assert kinds(sent(), "attempt_over") == ["collect", "collect"]
+    following = sent()
+    assert [do.message.request for do in following if do.message] == [1, 1]
+    assert kinds(following, "busy") == ["attempt", "attempt"]
+    assert [do.message.request for do in sent() if do.message] == [1, 1]  # nothing began, so the number is the same
+
+
 def states(service: Service) -> list[dict[str, int]]:
     """Return how many attempts each server's ledger has, by state."""
     counts = []
@@ -116,7 +172,7 @@ def test_servers_in_processes(tmp_path: Path) -> None:
             found = client.ask(PERSON, ticket=ticket)
             assert paid(client, found, PERSON) == best
             for victim in service.processes[:2]:
-                asked = threading.Thread(target=lambda p=victim: (p.kill(), p.start()))  # type: ignore[misc]
+                asked = threading.Thread(target=lambda p=victim: (p.kill(), p.start()))
                 ticket = service.ticket(servers=[1, 2])
                 asked.start()
                 found = client.ask(PERSON, ticket=ticket)

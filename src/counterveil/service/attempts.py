@@ -254,7 +254,8 @@ class Attempt:
         self._end(Refused("peer_unreachable", f"server {self.peer} did not get its part in time; nothing is spent"))
 
     def _stop_waiting(self, line: Line | None, _: bytes) -> None:
-        self._end(held_alone(self.peer))
+        said = f"complete here; server {self.peer} has not said that it is complete there: ask again"
+        self._end(Refused("attempt_held", said))
 
     def _end(self, why: Refused) -> None:
         self.refusal, self.phase = why, "over"
@@ -371,11 +372,6 @@ class Attempts:
 def give_up(ledger: AnyLedger, entry: Entry, peer: Literal["given up"] | None) -> None:
     """Write durably that an attempt gave nothing."""
     ledger.perform(entry._replace(state="given up", peer=peer, reply=b""))
-
-
-def held_alone(peer: int) -> Refused:
-    """Return the refusal for an attempt that is complete here, while the peer has not said so."""
-    return Refused("attempt_held", f"complete here; server {peer} has not said that it is complete there: ask again")
 
 
 def key_of(run: Run) -> Key:

@@ -335,14 +335,17 @@ class _Run(NamedTuple):
 
 def _run_of(message: Request, claims: Claims, offered: Scheme) -> _Run:
     """Return the run that a request belongs to: all servers of its ticket, or the pair that it names."""
+    count, needed = len(claims.servers), offered.needed(claims.robust)
+    other = Refused("ticket_not_offered", f"a ticket for {count} servers, where {needed} answer")
+    if count < needed:
+        raise other
     try:
         scheme = offered.among(claims.servers, claims.robust)
     except InvalidInput as error:
         raise Refused("ticket_not_offered", str(error)) from None
     runs = scheme.runs()
     if not runs:
-        needed = offered.needed(claims.robust)
-        raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
+        raise other
     if not scheme.protocol.pairs:
         return _Run(claims.servers, scheme)
     pairs = [tuple(claims.servers[seat] for seat in seats) for seats in runs]
