@@ -111,6 +111,7 @@ export class Linked extends Lines {
     const waiting = this.wait();
     if (attempt >= MOST_ATTEMPTS && !this.failed) this.stop(new Trouble("broke_off"));
     if (this.failed) return [];
+    if (attempt > this.state.attempt) [this.waited, this.pause] = [0, ATTEMPT_PAUSE]; // the servers moved, so patience starts again
     Object.assign(this.state, unasked(), { attempt });
     this.sent = [0, 0];
     this.queries = this.dealing.share();
@@ -207,9 +208,11 @@ export class Linked extends Lines {
    * @param {unknown} why
    */
   broke(line, why) {
-    const { seat } = this.open(line);
+    const { seat, request } = this.open(line);
     if (why instanceof Trouble && isAmong(why.reason, [...NOTHING_BEGAN, ...NOT_YET, OVER])) {
-      this.state.refusals.set(seat, why.reason);
+      // A server that is too busy to say how an attempt ended has not said that it never began.
+      const isUnclear = request.kind === "collect" && isAmong(why.reason, NOTHING_BEGAN);
+      this.state.refusals.set(seat, isUnclear ? "not_ready" : why.reason);
       this.last = why;
     } else this.errors.set(seat, why);
   }
