@@ -67,8 +67,10 @@ def check_advice(
     for name in [f.name for f in schema.cost_features]:
         relaxed = {
             kind: (
-                [n for n in given if n != name]
-                if isinstance(given, list)
+                [*given, name]
+                if kind == "missing" or (kind == "override" and schema.feature(name).override)
+                else [n for n in given if n != name]
+                if isinstance(given, list) and kind != "override"
                 else {n: v for n, v in given.items() if n != name}
                 if isinstance(given, dict) and kind in ("ranges", "forbidden")
                 else given

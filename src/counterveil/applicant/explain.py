@@ -21,6 +21,8 @@ _WORDS = {
     "increase_only": "may only go up",
     "decrease_only": "may only go down",
     "forbidden": "must not get certain values",
+    "missing": "must not become missing",
+    "change": "can change in some ways only, as the schema says",
 }
 
 
@@ -53,19 +55,30 @@ class Counterfactual:
     cost: float
     others: tuple[Counterfactual, ...] = ()
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
+    approximate: bool = False  # the costs were masked, so a nearer row may exist
+    outside: tuple[Feature, ...] = ()  # whose value in `record` is outside the range that was asked for
 
     feasible = True
 
     def __repr__(self) -> str:
-        return f"Counterfactual({len(self.changes)} changes, cost {self.cost:.4g})"
+        return f"Counterfactual({len(self.changes)} changes, cost {self.cost:.4g}{', approximate' * self.approximate})"
 
     def text(self) -> str:
-        """Describe all changes in one sentence."""
+        """Describe all changes in one sentence, and say what must be known about them."""
         if not self.changes:
-            return "An accepted row has the same levels as yours in everything that counts."
+            return " ".join(["An accepted row has the same levels as yours in everything that counts.", *self.notes()])
         said = [change.text() for change in self.changes]
         sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
-        return sentence[0].upper() + sentence[1:] + "."
+        return " ".join([sentence[0].upper() + sentence[1:] + ".", *self.notes()])
+
+    def notes(self) -> list[str]:
+        """Return what must be known about the answer: values outside what was asked for, and a mask."""
+        notes = [
+            f"The accepted row itself has {f.show(self.record[f.name])} for {f.title}: outside the range that you asked "
+            "for, but in the same level as its end."
+            for f in self.outside
+        ]
+        return [*notes, "This is approximate: a nearer accepted row may exist."] if self.approximate else notes
 
     __str__ = text
 
@@ -93,6 +106,8 @@ class Counterfactual:
             "record": self.record,
             "others": [other.to_dict() for other in self.others],
             "liars": list(self.liars),
+            "approximate": self.approximate,
+            "outside": [feature.name for feature in self.outside],
         }
 
     def to_frame(self, backend: str | None = None) -> Any:
@@ -123,7 +138,8 @@ class Counterfactual:
         """Draw every change, from before to after, on its feature's range, and return the axes; needs matplotlib."""
         from .drawing import draw
 
-        return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax)
+        title = "What would have been accepted" + ", approximately" * self.approximate
+        return draw(self.changes, title if self.changes else self.text(), ax)
 
 
 @dataclass(frozen=True)
@@ -145,6 +161,7 @@ class NoCounterfactual:
     advice: tuple[Advice, ...]
     violated: tuple[Feature, ...]  # the features whose constraints the nearest row breaks
     hopeless: bool  # whether relaxing the constraints of one feature certainly does not help
+    ruled: bool = False  # whether the nearest row breaks a rule of the schema, which the applicant cannot relax
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
 
     feasible = False
@@ -154,7 +171,7 @@ class NoCounterfactual:
 
     def text(self) -> str:
         """Say that no row satisfies the constraints, and what would help."""
-        text = "No accepted row satisfies your constraints."
+        text = f"No accepted row satisfies your constraints{' and those of the schema' * self.ruled}."
         if self.advice:
             return f"{text} Relaxing this one would help: {self.advice[0].text()}."
         only = " Relaxing a single one would not help." if self.hopeless else ""
@@ -195,14 +212,35 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     verdicts = zip(records, broken, strict=True)
     found = [_counterfactual(deployment, costs, person, record) for record, violated in verdicts if not violated]
     if found:
-        first, *others = found
+        first, *others = (_labelled(each, costs, approximate=not deployment.scheme.exact) for each in found)
         return replace(first, others=tuple(others))
     fewest = min(broken, key=len)
+    ruled = [name for name, kinds in fewest.items() if "change" in kinds and not features[name].override]
     advice = [Advice(features[n], tuple(kinds)) for n, kinds in fewest.items()] if len(fewest) == 1 else []
     return NoCounterfactual(
-        tuple(advice),
+        () if ruled else tuple(advice),
         tuple(features[name] for name in fewest),
         hopeless=deployment.scheme.form.forbids_evenly and not advice,
+        ruled=bool(ruled),
+    )
+
+
+def _labelled(found: Counterfactual, costs: Costs, *, approximate: bool) -> Counterfactual:
+    """Say whether the answer is approximate, and where the record lies outside the ranges that were asked for.
+
+    A level may lie just outside a range whose end falls into it. The record's own value is then shown, if it is inside.
+    """
+    asked = {f.name: f for f in costs.features if f.name in costs.ranges and f.name in found.record}
+    values, changes, outside = dict(found.values), list(found.changes), []
+    for name, feature in asked.items():
+        (low, high), own = costs.ranges[name], found.record[name]
+        if not low <= float(own or 0) <= high:
+            outside.append(feature)
+        elif not low <= float(values[name] or 0) <= high:
+            values[name] = own
+            changes = [replace(c, after=own) if c.feature.name == name else c for c in changes]
+    return replace(
+        found, changes=tuple(changes), values=values, approximate=approximate, outside=tuple(outside)
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..errors import OutOfRange
 from .features import Categorical
 from .schema import Schema
 
@@ -21,6 +22,12 @@ class Tariff:
     schema: Schema
     max_weight: int  # L
     d_min: int
+
+    def __post_init__(self) -> None:
+        for feature in self.schema.cost_features:
+            if feature.effort > self.max_weight:
+                expected = f"at most {self.max_weight}, the largest weight of the deployment"
+                raise OutOfRange(f"effort, {feature.name}", got=feature.effort, expected=expected)
 
     @cached_property
     def stretch(self) -> int:
