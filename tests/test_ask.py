@@ -174,8 +174,10 @@ def test_linear_deployments_take_weights_and_immutable_features(
     refusals = 0
     for own in bad[:12]:
         fixed = rng.choice(names, int(rng.integers(0, 6)), replace=False).tolist()
-        wishes = {"immutable": fixed, "weights": {n: int(rng.integers(1, 11)) for n in names[:8]}}
+        weights = {n: int(rng.integers(1, 11)) for n in names[:8]}
+        wishes = {"immutable": fixed, "weights": weights, "override": ["employment", "residence", "job"]}
         found = bank.ask({n: own[n] for n in names}, wishes)
+        wishes["immutable"] = [*fixed, "age"]  # may only go up, so it must stay where a form takes no direction
         possible = [row for row in good if feasible(ready, own, row, wishes)]
         assert found.feasible is bool(possible)
         if isinstance(found, Counterfactual):
@@ -199,7 +201,7 @@ def stretched_cost(schema: Schema, own: Person, row: Person, wishes: dict[str, A
             difference = (round(a * most / levels_of(f)) - round(b * most / levels_of(f))) ** 2
         else:
             difference = 0 if a == b else 2 * most**2
-        total += wishes["weights"].get(f.name, 1) * difference
+        total += wishes["weights"].get(f.name, f.effort) * difference
     return total
 
 

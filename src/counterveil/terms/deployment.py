@@ -6,6 +6,7 @@ The form of the question decides which preferences a deployment accepts, and whi
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from ..algebra import checks
 from ..algebra.arrays import Codes, Vector
 from ..crypto.keys import SIGNATURE_BYTES
 from ..crypto.randomness import KEY_BYTES
-from ..errors import NotOffered, OutOfRange, UnknownName, WrongType
+from ..errors import NotOffered, OutOfRange, RuleNotKept, UnknownName, WrongType
 from ..schema.layouts import RecordKind, layout
 from ..schema.schema import Schema
 from ..schema.tariff import Tariff
@@ -134,6 +135,7 @@ class Deployment:
         scheme = self.scheme
         size = f"{self.download(rows) / 2**20:,.2f} MiB down a question"
         records = "the nearest row" if self.k == 1 else f"up to {self.k} rows"
+        records += "" if scheme.exact else ", approximately"
         return f"{scheme.name}, {size}: {records}; {scheme.reveal.tells(rows)}"
 
     def lasts(self) -> str:
@@ -160,11 +162,21 @@ class Deployment:
         )
 
     def check_serves(self, database: Holdings) -> None:
-        """Refuse a database with another schema, another kind of record, or fewer than k rows."""
+        """Refuse a database with another schema, another kind of record, or fewer than k rows.
+
+        Warn of rules of the schema that the form of the question cannot keep.
+        """
         if self.schema != database.schema or self.record != database.record:
             raise WrongType("deployment", got="another schema or kind of record", expected="those of the database")
         if self.k > database.rows:
             raise OutOfRange("k", got=self.k, expected=f"at most {database.rows}, the number of rows")
+        offers, features = self.scheme.form.offers, self.schema.cost_features
+        lost = {f.name: 'change = "' + f.change + '"' for f in features if f.change != "any" and "immutable" not in offers}
+        lost |= {f.name: f"effort = {f.effort}" for f in features if f.effort > 1 and "weights" not in offers}
+        if lost:
+            said = ", ".join(f"{rule} of {name}" for name, rule in lost.items())
+            form = self.scheme.form.name
+            warnings.warn(f"a {form} deployment does not keep {said}; a table one does", RuleNotKept, stacklevel=2)
 
     @property
     def unit(self) -> int:
