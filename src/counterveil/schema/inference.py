@@ -225,9 +225,12 @@ def _nice_step(minimum: float, whole: bool) -> float:
 
 
 def _quantiles(numbers: NDArray[np.float64], low: float, high: float, levels: int) -> tuple[float, ...]:
-    """Return levels that about as many rows fall into, from low to high, with three digits each."""
+    """Return levels that about as many rows fall into, from low to high, with no more digits than tell them apart."""
     parts = max(1, min(levels, len(numbers) // _PER_QUANTILE))
-    inner = {float(f"{q:.3g}") for q in np.quantile(numbers, np.linspace(0, 1, parts + 1))[1:-1]}
+    cuts = np.unique(np.quantile(numbers, np.linspace(0, 1, parts + 1)))
+    apart = np.minimum(np.diff(cuts)[:-1], np.diff(cuts)[1:])
+    units = [10.0 ** math.floor(math.log10(gap)) for gap in apart]
+    inner = {float(f"{round(cut / unit) * unit:.12g}") for cut, unit in zip(cuts[1:-1], units, strict=True)}
     return (low, *sorted(q for q in inner if low < q < high), high)
 
 

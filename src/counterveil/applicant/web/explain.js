@@ -2,7 +2,7 @@
 
 import { SIGNATURE_BYTES } from "./constants.js";
 import { Trouble } from "./network.js";
-import { allowedLevels, costTables, levelOf } from "./preferences.js";
+import { allowedLevels, costTables, levelOf, ruled } from "./preferences.js";
 import { unpackage } from "./spir.js";
 import { isSigned, unhex } from "./wire.js";
 
@@ -29,6 +29,8 @@ import { isSigned, unhex } from "./wire.js";
  * @property {Feature[]} broken
  * @property {Change[]} changes
  * @property {Levels} codes
+ * @property {boolean} approximate whether costs were masked, so that a nearer row may exist
+ * @property {{ feature: Feature, value: number }[]} outside where the record is outside the range that was asked for
  * @property {number[]} liars servers whose answers were corrected
  */
 
@@ -65,22 +67,27 @@ export async function explained(deployment, servers, own, wishes, { revealed, po
  * @param {Deployment} deployment
  * @param {Levels} own
  * @param {Wishes} wishes
- * @param {{ codes: Levels }} record
+ * @param {{ codes: Levels, numbers: Map<Feature, number> }} record
  * @param {bigint[]} each what each feature costs
  */
 function explain(deployment, own, wishes, record, each) {
   const { schema } = deployment;
-  const broken = schema.costed.filter((f) => !allowedLevels(f, levelOf(own, f), wishes.get(f) ?? {})[levelOf(record.codes, f)]);
+  const broken = schema.costed.filter((f) => !allowedLevels(f, levelOf(own, f), wishes.get(f) ?? ruled(f))[levelOf(record.codes, f)]);
+  const { numbers } = record;
+  /** @type {(f: Feature, value: number) => boolean} */
+  const within = (f, value) => !(value < (wishes.get(f)?.low ?? -Infinity) || value > (wishes.get(f)?.high ?? Infinity));
+  const outside = [...numbers].filter(([f, value]) => f.role === "feature" && !within(f, value)).map(([feature, value]) => ({ feature, value }));
   const total = each.reduce((a, b) => a + b, 0n);
   const changes = schema.costed.flatMap((feature, j) => {
     const before = levelOf(own, feature), after = levelOf(record.codes, feature);
     if (before === after) return [];
     const ordered = feature.ordered && feature.kind !== "boolean" && Math.max(before, after) <= feature.steps;
+    const value = within(feature, Number(feature.value(after))) ? feature.value(after) : numbers.get(feature) ?? feature.value(after);
     return [{
-      feature, before, after, value: feature.value(after), direction: ordered ? Math.sign(after - before) : 0,
+      feature, before, after, value, direction: ordered ? Math.sign(after - before) : 0,
       share: total > 0n ? Number((10000n * each[j]) / total) / 10000 : 0,
     }];
   });
   changes.sort((a, b) => b.share - a.share);
-  return { feasible: broken.length === 0, broken, changes, codes: record.codes };
+  return { feasible: broken.length === 0, broken, changes, codes: record.codes, outside, approximate: deployment.mask > 1 };
 }

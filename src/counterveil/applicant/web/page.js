@@ -5,6 +5,7 @@ import { addressOf, ask, connect, isLoopback } from "./client.js";
 import { secretOf } from "./deployment.js";
 import { make, picture } from "./elements.js";
 import { Trouble } from "./network.js";
+import { ruled, waysOf } from "./preferences.js";
 import { shares } from "./protocols.js";
 import { WORDS } from "./strings.js";
 import { fingerprint, hex, packVector } from "./wire.js";
@@ -182,11 +183,10 @@ function valueControl(feature, id, start) {
 /** @param {Feature} feature @param {string} id @returns {[HTMLElement, () => Wish]} */
 function wishControl(feature, id) {
   const maxWeight = session.deployment.terms.parameters.max_weight;
-  /** @type {(keyof typeof WORDS.change)[]} */
-  const ways = feature.ordered && feature.kind !== "boolean" ? ["free", "up", "down", "locked"] : ["free", "locked"];
-  const change = make("select", { id: `${id}c` }, ...ways.map((way) => make("option", { value: way }, WORDS.change[way])));
-  const weight = make("input", { type: "range", id: `${id}h`, min: 1, max: maxWeight, value: 1 });
-  const summary = make("summary", {}, WORDS.freely);
+  const ways = waysOf(feature), usual = ruled(feature);
+  const change = make("select", { id: `${id}c` }, ...ways.map((way) => make("option", { value: way, selected: way === usual.change }, WORDS.change[way])));
+  const weight = make("input", { type: "range", id: `${id}h`, min: feature.override ? 1 : feature.effort, max: maxWeight, value: feature.effort });
+  const summary = make("summary", {});
   /** @type {HTMLElement[]} */
   const rows = [
     make("label", { htmlFor: change.id }, WORDS.may, change),
@@ -206,12 +206,14 @@ function wishControl(feature, id) {
   /** @type {() => Wish} */
   const wish = () => ({ change: chosen(), weight: Number(weight.value), low: limit(bounds[0]), high: limit(bounds[1]) });
   const details = make("details", {}, summary, ...rows);
-  details.oninput = () => {
+  const sum = () => {
     const { low, high } = wish();
     const range = low !== undefined || high !== undefined ? `, ${low ?? "…"} – ${high ?? "…"}` : "";
     const hard = Number(weight.value) > 1 ? `, ${WORDS.hard} ×${weight.value}` : "";
     summary.textContent = WORDS.change[chosen()] + hard + range;
   };
+  sum();
+  details.oninput = sum;
   return [details, wish];
 }
 
@@ -306,18 +308,20 @@ async function question(asked) {
 /** @param {Explanation} found @param {Map<Feature, Value>} before */
 export function sentence(found, before) {
   if (!found.feasible) return WORDS.relax(WORDS.joined(found.broken.map((f) => f.title)));
-  if (!found.changes.length) return WORDS.same;
+  const notes = found.outside.map(({ feature, value }) => WORDS.outside(feature.title, feature.show(value)));
+  if (found.approximate) notes.push(WORDS.approximate);
+  if (!found.changes.length) return [WORDS.same, ...notes].join(" ");
   const parts = found.changes.map((c) => {
     const verb = c.direction > 0 ? WORDS.raise : c.direction < 0 ? WORDS.lower : WORDS.alter;
     return WORDS.changed(verb, c.feature.title, c.feature.show(before.get(c.feature)), c.feature.show(c.value));
   });
   const text = WORDS.joined(parts);
-  return `${text[0].toUpperCase()}${text.slice(1)}.`;
+  return [`${text[0].toUpperCase()}${text.slice(1)}.`, ...notes].join(" ");
 }
 
 /** @param {Explanation} found @param {Map<Feature, Value>} before */
 function show(found, before) {
-  const box = make("div", { className: "card" }, make("h2", {}, found.feasible ? WORDS.answer : WORDS.nothing));
+  const box = make("div", { className: "card" }, make("h2", {}, !found.feasible ? WORDS.nothing : found.approximate ? WORDS.nearly : WORDS.answer));
   box.append(make("p", { className: "sentence", id: "sentence" }, sentence(found, before)));
   if (found.feasible && found.changes.length) {
     const head = make("tr", {}, ...[WORDS.feature, WORDS.now, WORDS.after].map((t) => make("th", { scope: "col" }, t)));

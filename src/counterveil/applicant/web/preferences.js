@@ -7,12 +7,33 @@ import { rint } from "./schema.js";
  * A person's wishes about one feature.
  * @typedef {object} Wish
  * @property {number} [weight] how reluctant they are to change it
- * @property {"free" | "up" | "down" | "locked"} [change]
+ * @property {Way} [change]
  * @property {number} [low] the lowest value they could live with
  * @property {number} [high]
  */
 
+/** @typedef {"free" | "up" | "down" | "locked"} Way how a feature may change */
 /** @typedef {Map<import("./schema.js").Feature, Wish>} Wishes */
+
+/** @type {Record<import("./schema.js").Feature["change"], Way>} */
+const RULED = { any: "free", up: "up", down: "down", never: "locked" };
+
+/**
+ * Return what holds for a feature unless a person says otherwise: the schema's rule, which they may make stricter.
+ * @param {import("./schema.js").Feature} f
+ */
+export const ruled = (f) => ({ change: RULED[f.change], weight: f.effort });
+
+/**
+ * Return the ways of change that a person may choose.
+ * @param {import("./schema.js").Feature} f
+ * @returns {Way[]}
+ */
+export function waysOf(f) {
+  const { change } = ruled(f);
+  if (change !== "free" && !f.override) return change === "locked" ? ["locked"] : [change, "locked"];
+  return f.ordered && f.kind !== "boolean" ? ["free", "up", "down", "locked"] : [...new Set(/** @type {Way[]} */ (["free", change, "locked"]))];
+}
 
 /** The public numbers that bound every cost. They do not depend on who asks. */
 export class Tariff {
@@ -36,12 +57,12 @@ export class Tariff {
  */
 export function costTables(tariff, own, wishes) {
   return tariff.features.map((f) => {
-    const a = levelOf(own, f), wish = wishes.get(f) ?? {};
+    const a = levelOf(own, f), wish = wishes.get(f) ?? ruled(f);
     const allowed = allowedLevels(f, a, wish);
     return Array.from({ length: f.largest + 1 }, (_, code) => {
       if (!allowed[code]) return tariff.forbidden;
       const exact = rint(tariff.unit * distance(f, a, code) * 1e6) / 1e6; // removes the rounding error, so that an exact half is rounded as one
-      return BigInt(rint(exact)) * BigInt(wish.weight ?? 1);
+      return BigInt(rint(exact)) * BigInt(wish.weight ?? f.effort);
     });
   });
 }
@@ -63,18 +84,26 @@ function distance(f, a, code) {
 
 /** @param {import("./schema.js").Feature} f @param {number} a @param {Wish} wish */
 export function allowedLevels(f, a, wish) {
-  const slack = f.kind === "numeric" ? 1e-9 * (f.high - f.low) : 0;
+  const [first, last] = levelsWithin(f, wish);
   return Array.from({ length: f.largest + 1 }, (_, code) => {
+    if (code > f.steps && a <= f.steps) return false; // nobody is told to leave a value out
     if (wish.change === "locked" && code !== a) return false;
     if (f.ordered && (wish.change === "up" || wish.change === "down") && code !== a) {
       if (code > f.steps || a > f.steps || (wish.change === "up" ? code < a : code > a)) return false;
     }
-    if (wish.low !== undefined || wish.high !== undefined) {
-      if (code > f.steps) return false;
-      const value = f.kind === "numeric" ? Number(f.value(code)) : code;
-      if (wish.low !== undefined && value < wish.low - slack) return false;
-      if (wish.high !== undefined && value > wish.high + slack) return false;
-    }
-    return true;
+    return code >= first && code <= last;
   });
+}
+
+/**
+ * Return the first and the last level of a range: those that its ends fall into. A range without levels ends before it begins.
+ * @param {import("./schema.js").Feature} f
+ * @param {Wish} wish
+ */
+function levelsWithin(f, { low = -Infinity, high = Infinity }) {
+  if (low === -Infinity && high === Infinity) return [0, f.largest];
+  if (f.kind !== "numeric") return [low, Math.min(high, f.steps)];
+  const slack = 1e-9 * (f.high - f.low);
+  if (low > Math.min(high, f.high) + slack || high < f.low - slack) return [1, 0];
+  return [f.code(low), f.code(high)];
 }
