@@ -83,15 +83,15 @@ def check(file: Path) -> None:
 def _described(described: Schema) -> Grid:
     """Return a table of a schema's features."""
     grid = Grid(title="Features", box=box.SIMPLE_HEAD)
-    grid.add_column("feature", min_width=12)
-    grid.add_column("kind", min_width=11)
-    grid.add_column("levels", justify="right", min_width=6)
+    grid.add_column("feature", no_wrap=True)
+    grid.add_column("kind", no_wrap=True)
+    grid.add_column("levels", justify="right")
     grid.add_column("from, to")
-    grid.add_column("change", min_width=6)
+    grid.add_column("change", no_wrap=True)
     for f in described.features:
         kind = type(f).__name__.lower() + (", shown only" if f.role == "record" else "")
         ends = f"{f.show(f.value(0))}, {f.show(f.value(f.steps))}"
-        change = f.change + (f", effort {f.effort}" if f.effort > 1 else "")
+        change = f.change + (f" ×{f.effort}" if f.effort > 1 else "")
         grid.add_row(*map(escape, (f.title, kind, str(f.largest + 1), ends, change)))
     return grid
 
