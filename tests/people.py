@@ -26,7 +26,7 @@ def level(f: Any, value: Any) -> int | None:
     if isinstance(f, Numeric):
         R = levels_of(f)
         if f.points is not None:
-            return min(range(R + 1), key=lambda n: (abs(f.points[n] - value), n % 2))
+            return min((abs(point - value), n % 2, n) for n, point in enumerate(f.points))[2]
         if f.log:
             return round(math.log(value / f.low) / math.log(f.high / f.low) * R)
         return round(float(value - f.low) / (f.high - f.low) * R)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ AGE = Numeric(name="age", low=0, high=100, step=1)
 JOB = Categorical(name="job", values=("clerk", "baker"), encoding="one-hot")
 
 
-def served(schema: Schema, rows: dict[str, list[Any]], scheme: str | None = None, **parameters: Any) -> Local:
+def served(schema: Schema, rows: Mapping[str, Sequence[Any]], scheme: str | None = None, **parameters: Any) -> Local:
     count = len(next(iter(rows.values())))
     return local(Database.build(rows, schema, lambda _: [True] * count), scheme, **parameters)
 
@@ -103,7 +104,7 @@ def test_effort_is_the_weight_of_whoever_gives_none() -> None:
 
 def test_nobody_is_told_to_leave_a_value_out_unless_they_ask_for_it() -> None:
     schema = Schema(features=(ruled(AGE, missing="level"), ruled(JOB, encoding="mismatch")))
-    rows = {"age": [None, 90], "job": ["clerk", "baker"]}
+    rows: dict[str, list[Any]] = {"age": [None, 90], "job": ["clerk", "baker"]}
     bank = served(schema, rows)
     person = {"age": 30, "job": "clerk"}
     assert bank.ask(person).text() == "Change job from clerk to baker and raise age from 30 to 90."
@@ -115,7 +116,7 @@ def test_nobody_is_told_to_leave_a_value_out_unless_they_ask_for_it() -> None:
 
 @pytest.mark.parametrize("scheme", ["linear-diff", "baseline+"])
 def test_where_a_form_takes_no_direction_the_feature_stays(scheme: str) -> None:
-    rows = {"age": [35, 30], "job": ["clerk", "baker"]}
+    rows: dict[str, list[Any]] = {"age": [35, 30], "job": ["clerk", "baker"]}
     bank = served(Schema(features=(ruled(AGE, change="up", override=True), JOB)), rows, scheme)
     person = {"age": 30, "job": "clerk"}
     assert bank.ask(person).text() == "Change job from clerk to baker."
@@ -138,7 +139,10 @@ def test_a_form_that_keeps_no_rule_is_warned_about() -> None:
         ({"kind": "boolean", "effort": 1001}, "effort: got 1001, expected"),
         ({"kind": "boolean", "effort": 1.5}, "effort: got Expected `int`"),
         ({"kind": "boolean", "override": 1}, "override: got Expected `bool`"),
-        ({"kind": "numeric", "low": 0, "high": 9, "points": [0, 5, 5, 9]}, "points: got .*, expected numbers that rise"),
+        (
+            {"kind": "numeric", "low": 0, "high": 9, "points": [0, 5, 5, 9]},
+            "points: got .*, expected numbers that rise",
+        ),
         ({"kind": "numeric", "low": 0, "high": 9, "points": [1, 9]}, "points: got .*, expected numbers that rise from"),
         ({"kind": "numeric", "low": 0, "high": 9, "points": []}, "points: got .*, expected numbers that rise"),
         ({"kind": "numeric", "low": 0, "high": 9, "points": [0, 9], "step": 1}, "levels: got both"),
@@ -220,7 +224,7 @@ def test_levels_at_points_are_the_nearest_ones() -> None:
 
 def test_masked_answers_are_labelled_approximate() -> None:
     schema = Schema(features=(AMOUNT, Ordinal(name="size", values=("S", "M"))))
-    rows = {"amount": [9000, 12_000], "size": ["S", "M"]}
+    rows: dict[str, list[Any]] = {"amount": [9000, 12_000], "size": ["S", "M"]}
     person = {"amount": 3000, "size": "S"}
     exact = served(schema, rows).ask(person)
     masked = served(schema, rows, "table/masked", d_min=4)

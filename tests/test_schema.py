@@ -524,7 +524,10 @@ def test_the_page_refuses_the_same_schemas() -> None:
         )
         numbers = [float(n) for n in np.linspace(0, 1, 401)]
         levels = new_page(browser).evaluate(
-            "async ([module, raw, xs]) => { const { Feature } = await import(module); return xs.map((x) => new Feature(raw).code(x)); }",
+            """async ([module, raw, numbers]) => {
+              const { Feature } = await import(module);
+              return numbers.map((number) => new Feature(raw).code(number));
+            }""",
             [module, POINTS, numbers],
         )
     assert levels == Schema.from_builtins({"feature": [POINTS]}).features[0].codes(numbers).tolist()

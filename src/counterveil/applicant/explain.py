@@ -74,8 +74,8 @@ class Counterfactual:
     def notes(self) -> list[str]:
         """Return what must be known about the answer: values outside what was asked for, and a mask."""
         notes = [
-            f"The accepted row itself has {f.show(self.record[f.name])} for {f.title}: outside the range that you asked "
-            "for, but in the same level as its end."
+            f"The accepted row itself has {f.show(self.record[f.name])} for {f.title}: outside the range that you "
+            "asked for, but in the same level as its end."
             for f in self.outside
         ]
         return [*notes, "This is approximate: a nearer accepted row may exist."] if self.approximate else notes
@@ -239,9 +239,7 @@ def _labelled(found: Counterfactual, costs: Costs, *, approximate: bool) -> Coun
         elif not low <= float(values[name] or 0) <= high:
             values[name] = own
             changes = [replace(c, after=own) if c.feature.name == name else c for c in changes]
-    return replace(
-        found, changes=tuple(changes), values=values, approximate=approximate, outside=tuple(outside)
-    )
+    return replace(found, changes=tuple(changes), values=values, approximate=approximate, outside=tuple(outside))
 
 
 def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Value], record: Record) -> Counterfactual:

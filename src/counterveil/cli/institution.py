@@ -54,9 +54,11 @@ def schema() -> None:
     "--quantiles",
     multiple=True,
     metavar="COLUMN",
-    help="Choose the levels of this column so that each holds about as many rows, for numbers with outliers. Repeatable.",
+    help="Choose the levels of this column so that each holds about as many rows, despite outliers. Repeatable.",
 )
-@click.option("--levels", default=100, type=click.IntRange(1, 65_534), help="About how many levels a number has at most.")
+@click.option(
+    "--levels", default=100, type=click.IntRange(1, 65_534), help="About how many levels a number has at most."
+)
 @click.option(
     "--exact-ranges", is_flag=True, help="Do not round ranges outwards; the schema then shows the data's extremes."
 )
@@ -90,7 +92,7 @@ def _described(described: Schema) -> Grid:
     grid.add_column("change", no_wrap=True)
     for f in described.features:
         kind = type(f).__name__.lower() + (", shown only" if f.role == "record" else "")
-        ends = f"{f.show(f.value(0))}, {f.show(f.value(f.steps))}"
+        ends = f"{f.show(f.value(0))},\n{f.show(f.value(f.steps))}"
         change = f.change + (f" ×{f.effort}" if f.effort > 1 else "")
         grid.add_row(*map(escape, (f.title, kind, str(f.largest + 1), ends, change)))
     return grid

@@ -212,9 +212,7 @@ class Database:
         )
 
 
-def _quantise(
-    table: Columns, schema: Schema, clamp: bool, progress: bool, places: Vector | None = None
-) -> Codes:
+def _quantise(table: Columns, schema: Schema, clamp: bool, progress: bool, places: Vector | None = None) -> Codes:
     """Return the codes of all rows, feature by feature. Errors name a row by its place in the frame."""
     codes = np.empty((table.count, len(schema.features)), dtype=np.uint16)
     count = len(schema.features) * -(-table.count // _CHUNK)

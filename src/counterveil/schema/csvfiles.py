@@ -52,8 +52,8 @@ def _polars(encoding: str, comma: bool, text: list[str]) -> dict[str, Any]:
     import polars
 
     # The other libraries also infer types from every row and read NA as missing.
-    options = {"infer_schema_length": None, "null_values": ["", "NA", "NaN", "nan", "null"], "decimal_comma": comma}
-    options |= {"schema_overrides": dict.fromkeys(text, polars.String)} if text else {}
+    options: dict[str, Any] = {"infer_schema_length": None, "null_values": ["", "NA", "NaN", "nan", "null"]}
+    options |= {"decimal_comma": comma, "schema_overrides": dict.fromkeys(text, polars.String)}
     return options if encoding == "utf-8-sig" else options | {"encoding": encoding}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -206,7 +207,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         if not isinstance(points, tuple) or not all(isinstance(p, int | float) for p in points):
             raise ValueError(f"points: got {short(points)}, expected {expected}")
         numbers = tuple(as_float("points", p) for p in points)
-        rising = all(a < b for a, b in zip(numbers, numbers[1:], strict=False))
+        rising = all(a < b for a, b in pairwise(numbers))
         if self.log or not rising or numbers[:1] + numbers[-1:] != (self.low, self.high):
             raise ValueError(f"points: got {short(numbers)}, expected {expected}, and no log")
         msgspec.structs.force_setattr(self, "points", numbers)
@@ -274,7 +275,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         """Return a format with as many decimals as a step has, or two significant digits if a step has too many."""
         width = (self.high - self.low) / self.steps
         if self.points is not None:
-            width = min(b - a for a, b in zip(self.points, self.points[1:], strict=False))
+            width = min(b - a for a, b in pairwise(self.points))
         decimals = next((n for n in range(6) if math.isclose(round(width, n), width, rel_tol=1e-9)), None)
         return f",.{max(0, 1 - math.floor(math.log10(width))) if decimals is None else decimals}f"
 

@@ -77,7 +77,7 @@ def guess(table: Columns, options: Options) -> Guess:
         made.features.append(_ruled(found))
         if isinstance(found, Numeric):
             numbers = np.array([float(v) for v in values])
-            codes = found.codes(numbers[np.isfinite(numbers)])  # type: ignore[arg-type]
+            codes = found.codes(numbers[np.isfinite(numbers)])
             notice = crowded(found, codes)
             together = numbers[np.isfinite(numbers)][codes == np.bincount(codes).argmax()]
             made.notices += [notice] if notice and (together != together[0]).any() else []
@@ -248,7 +248,7 @@ def crowded(feature: Feature, codes: NDArray[Any]) -> str:
 
 
 def repeating(table: Columns, names: Sequence[str], verdicts: Any) -> list[str]:
-    """Return the columns that repeat a verdict: each of their values, or each side of a border, goes with one verdict."""
+    """Return the columns that repeat a verdict: each value, or each side of a border, goes with one verdict."""
     labels = [plain(v) for v in verdicts]
     if any(is_missing(v) for v in labels):
         return []

@@ -179,9 +179,7 @@ def _own_table(feature: Feature, a: int, table: Mapping[Any, float]) -> Floats:
     return costs
 
 
-def _ruled(
-    feature: Feature, a: int, preferences: Preferences, offers: Collection[str]
-) -> dict[str, NDArray[np.bool_]]:
+def _ruled(feature: Feature, a: int, preferences: Preferences, offers: Collection[str]) -> dict[str, NDArray[np.bool_]]:
     """Return which levels the schema's rules allow. Where a form takes no direction, such a feature must stay."""
     codes, ruled = np.arange(feature.largest + 1), dict[str, NDArray[np.bool_]]()
     there = codes <= feature.steps
@@ -190,9 +188,8 @@ def _ruled(
         onwards = codes >= a if feature.change == "up" else codes <= a
         turns = given in offers and given != "immutable"
         ruled["change"] = (onwards & there & (a <= feature.steps)) | (codes == a) if turns else codes == a
-    if feature.missing == "level" and a <= feature.steps and feature.name not in preferences.missing:
-        if "missing" in offers:
-            ruled["missing"] = there
+    if "missing" in offers and a <= feature.steps < feature.largest and feature.name not in preferences.missing:
+        ruled["missing"] = there
     return ruled
 
 

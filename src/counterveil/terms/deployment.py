@@ -171,7 +171,9 @@ class Deployment:
         if self.k > database.rows:
             raise OutOfRange("k", got=self.k, expected=f"at most {database.rows}, the number of rows")
         offers, features = self.scheme.form.offers, self.schema.cost_features
-        lost = {f.name: 'change = "' + f.change + '"' for f in features if f.change != "any" and "immutable" not in offers}
+        lost = {
+            f.name: 'change = "' + f.change + '"' for f in features if f.change != "any" and "immutable" not in offers
+        }
         lost |= {f.name: f"effort = {f.effort}" for f in features if f.effort > 1 and "weights" not in offers}
         if lost:
             said = ", ".join(f"{rule} of {name}" for name, rule in lost.items())
