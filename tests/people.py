@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
@@ -195,6 +196,12 @@ def random_case(seed: int, count: int) -> tuple[Schema, dict[str, list[Any]]]:
     frame["accepted"] = [bool(v) for v in rng.random(count) < 0.6]
     frame["accepted"][0] = True
     return Schema(features=tuple(features)), frame
+
+
+def without_rules(schema: Schema) -> Schema:
+    """Return the schema without what it says on how people can change."""
+    free = {"change": "any", "effort": 1, "override": False}
+    return Schema(features=tuple(msgspec.structs.replace(f, **free) for f in schema.features))
 
 
 def rows_of(frame: Mapping[str, list[Any]]) -> list[Person]:

@@ -250,6 +250,13 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
             return float(self.low * (self.high / self.low) ** part)
         return float(f"{self.low + (self.high - self.low) * part:.15g}")
 
+    def coarser(self, most: int) -> Numeric:
+        """Return the feature with this many levels, fewer than it has."""
+        if self.points is None:
+            return msgspec.structs.replace(self, levels=most, step=None)
+        kept = np.rint(np.linspace(0, self.steps, most + 1)).astype(int).tolist()
+        return msgspec.structs.replace(self, points=tuple(self.points[n] for n in kept))
+
     def numbers(self) -> NDArray[np.float64]:
         """Return the number that every code stands for. The missing level, which stands for none, gets the highest."""
         return np.array([self._value(min(code, self.steps)) for code in range(self.largest + 1)], dtype=np.float64)
