@@ -125,7 +125,7 @@ def test_where_a_form_takes_no_direction_the_feature_stays(scheme: str) -> None:
 
 def test_a_form_that_keeps_no_rule_is_warned_about() -> None:
     schema = Schema(features=(ruled(AGE, change="up"), Boolean(name="owner", effort=2)))
-    with pytest.warns(RuleNotKept, match='a euclidean deployment does not keep change = "up" of age, effort = 2 of'):
+    with pytest.warns(RuleNotKept, match="a euclidean deployment does not keep the schema's rules on age, owner"):
         bank = served(schema, {"age": [29], "owner": [True]}, "diff")
     assert bank.ask({"age": 30, "owner": True}).text() == "Lower age from 30 to 29."
 

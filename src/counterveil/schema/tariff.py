@@ -23,7 +23,8 @@ class Tariff:
     max_weight: int  # L
     d_min: int
 
-    def __post_init__(self) -> None:
+    def check_efforts(self) -> None:
+        """Refuse an effort above the largest weight: no bound on a cost would hold."""
         for feature in self.schema.cost_features:
             if feature.effort > self.max_weight:
                 expected = f"at most {self.max_weight}, the largest weight of the deployment"

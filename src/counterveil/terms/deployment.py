@@ -94,6 +94,7 @@ class Deployment:
         if reveal.most_records is not None and k > reveal.most_records:
             raise NotOffered("k", got=f"{k} records from {reveal_name}", expected="1: it tells the nearest row alone")
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min)
+        tariff.check_efforts()
         form = form_for(form_name, tariff, _form_options(form_name, norm, options or {}))
         made = Scheme.of(form, reveal, protocol, servers=servers, collusion=collusion)
         return cls(schema=schema, scheme=made, tariff=tariff, record=record, k=k)
@@ -171,14 +172,11 @@ class Deployment:
         if self.k > database.rows:
             raise OutOfRange("k", got=self.k, expected=f"at most {database.rows}, the number of rows")
         offers, features = self.scheme.form.offers, self.schema.cost_features
-        lost = {
-            f.name: 'change = "' + f.change + '"' for f in features if f.change != "any" and "immutable" not in offers
-        }
-        lost |= {f.name: f"effort = {f.effort}" for f in features if f.effort > 1 and "weights" not in offers}
+        lost = [f.name for f in features if f.change != "any" and "immutable" not in offers]
+        lost += [f.name for f in features if f.effort > 1 and "weights" not in offers and f.name not in lost]
         if lost:
-            said = ", ".join(f"{rule} of {name}" for name, rule in lost.items())
-            form = self.scheme.form.name
-            warnings.warn(f"a {form} deployment does not keep {said}; a table one does", RuleNotKept, stacklevel=2)
+            said = f"a {self.scheme.form.name} deployment does not keep the schema's rules on {', '.join(lost)}"
+            warnings.warn(f"{said}; a table one does", RuleNotKept, stacklevel=2)
 
     @property
     def unit(self) -> int:
