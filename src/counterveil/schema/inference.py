@@ -249,18 +249,18 @@ def crowded(feature: Feature, codes: NDArray[Any]) -> str:
 
 def repeating(table: Columns, names: Sequence[str], verdicts: Any) -> list[str]:
     """Return the columns that repeat a verdict: each value, or each side of a border, goes with one verdict."""
-    labels = [plain(v) for v in verdicts]
-    if any(is_missing(v) for v in labels):
-        return []
-    kinds, numbers = np.unique(np.array([str(v) for v in labels]), return_inverse=True)
+    if not isinstance(verdicts, np.ndarray):
+        if any(is_missing(v) for v in verdicts):
+            return []
+        verdicts = np.array([str(plain(v)) for v in verdicts])
+    kinds, numbers = np.unique(verdicts, return_inverse=True)
     if not 2 <= len(kinds) <= _FEW_VALUES or np.bincount(numbers).min() < _SURE // 4:
         return []
     sample = np.unique(np.linspace(0, len(numbers) - 1, 2000).astype(np.int64))
     found = []
     for name in names:
-        column = table.column(name)
-        few = [column[i] for i in sample.tolist()]
-        if _repeats(few, numbers[sample]) and (len(sample) == len(numbers) or _repeats(list(column), numbers)):
+        few = table.frame[name][sample.tolist()].to_list()  # enough to tell that most columns do not
+        if _repeats(few, numbers[sample]) and (len(few) == len(numbers) or _repeats(table.column(name), numbers)):
             found.append(name)
     return found
 
