@@ -176,7 +176,7 @@ def test_linear_deployments_take_weights_and_immutable_features(
     for own in bad[:12]:
         fixed = rng.choice(names, int(rng.integers(0, 6)), replace=False).tolist()
         weights = {n: int(rng.integers(1, 11)) for n in names[:8]}
-        wishes = {"immutable": fixed, "weights": weights, "override": ["employment", "residence", "job"]}
+        wishes = {"immutable": fixed, "weights": weights, "override": ["savings", "employment", "residence", "job"]}
         found = bank.ask({n: own[n] for n in names}, wishes)
         wishes["immutable"] = [*fixed, "age"]  # may only go up, so it must stay where a form takes no direction
         possible = [row for row in good if feasible(ready, own, row, wishes)]
