@@ -498,7 +498,7 @@ def test_an_answer_names_the_conditions_that_do_not_hold_yet() -> None:
     assert bank.deployment.scheme.name == "table/sealed"
     found = bank.ask({"duration": 36, "savings": 200, "town": "Ulm"})
     # savings are cut at 450, the border of two levels, and the cell above it begins a bit below, in 32 bits
-    assert found.text() == "Savings at least 600 DM and duration at most 24 months; everything else may stay as it is."
+    assert found.text() == "Savings at least 600 DM; duration at most 24 months; everything else may stay as it is."
     assert found.to_dict()["changes"][0]["to_text"] == "at least 600 DM"
     assert "at most 24 months" in found._repr_html_()
     assert (

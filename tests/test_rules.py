@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
+from sklearn.tree import DecisionTreeClassifier
 
 from counterveil import (
     Boolean,
@@ -20,7 +23,9 @@ from counterveil import (
     local,
     retrieve,
 )
+from counterveil.applicant.explain import WayIn
 from counterveil.errors import InvalidSchema, NotOffered, OutOfRange, RuleNotKept
+from counterveil.institution.regions.choosing import ways_in
 from counterveil.research.datasets import german_credit
 
 AGE = Numeric(name="age", low=0, high=100, step=1)
@@ -242,3 +247,60 @@ def test_masked_answers_are_labelled_approximate() -> None:
     codes = [[1, 2], [3, 4]]
     assert "approximate" in repr(retrieve(codes, [1, 1], largest=5, scheme="table/masked", d_min=2))
     assert "approximate" not in repr(retrieve(codes, [1, 1], largest=5, scheme="table/distances"))
+
+
+# --- regions -------------------------------------------------------------------------------------------------------
+
+
+def region_bank(*, age: Any = AGE, amount: Any = AMOUNT, **parameters: Any) -> Local:
+    """Serve regions of a model that can be read: accepted are ages from 40 with amounts up to 5,000, or not given."""
+    rng = np.random.default_rng(0)
+    data = pl.DataFrame({
+        "age": rng.integers(0, 101, 400), "amount": [float(v) if v else None for v in rng.integers(0, 41, 400) * 500],
+    })  # fmt: skip
+    verdict = (data["age"] >= 40) & ((data["amount"] <= 5000) | data["amount"].is_null())
+    model = DecisionTreeClassifier(random_state=0).fit(data, verdict)
+    return local(Database.build(data, Schema(features=(age, amount)), model, record="region"), **parameters)
+
+
+def test_rules_bind_who_asks_for_regions() -> None:
+    optional = ruled(AMOUNT, missing="level")
+    person = {"age": 30, "amount": 9000}
+    found = region_bank(amount=optional).ask(person)
+    assert isinstance(found, WayIn)
+    assert found.text() == "Amount at most 5,000 DM; age at least 41."  # the cell of 40 begins at the border itself
+    assert found.to_dict()["changes"][0]["inside"]["missing"] is False  # nobody is told to leave a value out
+    offered = region_bank(amount=optional).ask(person, missing=["amount"])
+    assert "not given" in offered.text()
+    dear = region_bank(age=ruled(AGE, effort=5), amount=optional).ask(person)
+    assert isinstance(dear, WayIn)
+    assert (found.values, dear.values) == ({"age": 41, "amount": 5000}, {"age": 40, "amount": 4500})
+    assert dear.cost == pytest.approx(5 * 0.1**2 + (4500 / 20_000) ** 2)
+    fixed = region_bank(age=ruled(AGE, change="never"), amount=optional).ask(person)
+    assert isinstance(fixed, NoCounterfactual)
+    expected = "No way into a region in which everybody is accepted satisfies your constraints and those of the schema."
+    assert fixed.text().startswith(expected)
+    down = region_bank(age=ruled(AGE, change="down", override=True), amount=optional)
+    assert not down.ask(person).feasible
+    assert down.ask(person, override=["age"]).text() == found.text()
+
+
+def test_ranges_and_masks_of_regions() -> None:
+    bank = region_bank(amount=ruled(AMOUNT, step=500, missing="level"), scheme="table/masked", d_min=2)
+    found = bank.ask({"age": 50, "amount": 9000}, ranges={"amount": (None, 4900)})
+    assert isinstance(found, WayIn)
+    assert found.values["amount"] == 4900  # which falls into the level of 5,000, so that it is inside
+    assert found.outside == ()
+    assert found.text().endswith("; everything else may stay as it is. This is approximate: a nearer region may exist.")
+    assert repr(found).endswith(", approximate)")
+    assert "the nearest region, approximately;" in repr(bank)
+
+
+def test_regions_are_chosen_by_what_people_can_do() -> None:
+    schema = Schema(features=(ruled(AGE, change="up", missing="level", effort=2), ruled(JOB, missing="level")))
+    boxes = np.zeros((3, 102 + 3), dtype=bool)
+    boxes[:, 102:] = True
+    boxes[0, 50:101], boxes[1, 101], boxes[2, :21] = True, True, True  # at least 50; not given; at most 20
+    changes, costs = ways_in(schema, boxes, np.array([[30, 0], [101, 0]]))
+    assert changes.tolist() == [[1, 1], [1, 0], [1, 1]]
+    assert costs.tolist() == [[pytest.approx(2 * 0.2**2), np.inf], [np.inf, 0.0], [np.inf, np.inf]]

@@ -11,7 +11,7 @@ import narwhals as nw
 import numpy as np
 from msgspec import to_builtins
 
-from ..schema.boxes import Members, words
+from ..schema.boxes import LIMITS, Members, words
 from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
@@ -73,8 +73,8 @@ class Condition(Change):
     members: Members  # and which levels
 
     def text(self) -> str:
-        """Describe the condition in words: "savings at least 500 DM"."""
-        return f"{self.feature.title} {self.inside}"
+        """Describe the condition in words: "savings at least 500 DM", "housing: owned or rented"."""
+        return self.feature.title + (" " if self.inside.startswith(LIMITS) else ": ") + self.inside
 
     def accepted(self) -> str:
         """Say what would be accepted: "at least 500 DM"."""
@@ -204,10 +204,8 @@ class WayIn(Counterfactual):
         """Describe all conditions in one sentence, and say whether it is approximate."""
         if not self.changes:
             return " ".join(["You are in a region in which everybody is accepted.", *self.notes()])
-        said = [condition.text() for condition in self.changes]
-        sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
-        stays = f"; {_STAYS}." if self.unchanged else "."
-        return " ".join([sentence[0].upper() + sentence[1:] + stays, *self.notes()])
+        sentence = "; ".join([*(condition.text() for condition in self.changes), *[_STAYS] * bool(self.unchanged)])
+        return " ".join([sentence[0].upper() + sentence[1:] + ".", *self.notes()])
 
     def notes(self) -> list[str]:
         """Return what must be known about the answer: whether costs were masked."""

@@ -24,12 +24,13 @@ export function sentence({ regions }, found, before) {
   if (found.approximate) notes.push(regions ? WORDS.approximateRegion : WORDS.approximate);
   if (!found.changes.length) return [regions ? WORDS.within : WORDS.same, ...notes].join(" ");
   const parts = found.changes.map((c) => {
-    if (c.inside) return `${c.feature.title} ${c.inside.words}`;
+    if (c.inside) return WORDS.condition(c.feature.title, c.inside.words);
     const verb = c.direction > 0 ? WORDS.raise : c.direction < 0 ? WORDS.lower : WORDS.alter;
     return WORDS.changed(verb, c.feature.title, c.feature.show(before.get(c.feature)), c.feature.show(c.value));
   });
-  const text = WORDS.joined(parts), rest = regions && found.changes.length < found.codes.size ? `; ${WORDS.stays}` : "";
-  return [`${text[0].toUpperCase()}${text.slice(1)}${rest}.`, ...notes].join(" ");
+  if (regions && found.changes.length < found.codes.size) parts.push(WORDS.stays);
+  const text = regions ? parts.join("; ") : WORDS.joined(parts);
+  return [`${text[0].toUpperCase()}${text.slice(1)}.`, ...notes].join(" ");
 }
 
 /** @param {Explanation} found @param {Map<Feature, Value>} before */

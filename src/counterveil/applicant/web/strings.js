@@ -69,6 +69,8 @@ export const WORDS = {
   answer: "The nearest accepted case",
   region: "The nearest way in",
   within: "You are in a region in which everybody is accepted.",
+  /** @type {(title: string, words: string) => string} */
+  condition: (title, words) => `${title}${/^(at most|at least|from) /.test(words) ? " " : ": "}${words}`,
   stays: "everything else may stay as it is",
   bands: "In the last column the band shows what is accepted, the ring where you are now, and the dot the nearest way in.",
   fewest: "Ask for the fewest changes first, and only then for the smallest",

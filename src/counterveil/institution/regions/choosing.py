@@ -12,10 +12,10 @@ from ...schema.features import Categorical
 from ...schema.schema import Schema
 from . import kernels
 from .ensembles import Floats
-from .growth import spread
+from .growth import change_of, spread
 from .trees import Boxes
 
-_MOST_PAIRS = 1 << 27  # of a region and a rejected person, compared when regions are chosen
+_MOST_PAIRS = 1 << 25  # of a region and a rejected person, compared when regions are chosen
 _CHANGES = {"any": 3, "up": 2, "down": 1, "never": 0}
 
 
@@ -43,7 +43,7 @@ def ways_in(schema: Schema, boxes: Boxes, codes: Vector) -> tuple[Vector, Floats
     """Return how many features each person must change to get into each box of levels, and the cost: (boxes, people).
 
     Costs are those of the metric `l2`, for choosing and reporting; an applicant's own preferences may differ. Where the
-    schema says that somebody cannot get into a box, or only by leaving a value out, the box costs infinitely much.
+    schema says that somebody cannot get into a box, the box costs infinitely much.
     """
     widths = [feature.largest + 1 for feature in schema.features]
     starts = np.concatenate([[0], np.cumsum(widths)])
@@ -54,7 +54,11 @@ def ways_in(schema: Schema, boxes: Boxes, codes: Vector) -> tuple[Vector, Floats
         low[some, j], high[some, j] = there.argmax(axis=1)[some], feature.steps - there[some, ::-1].argmax(axis=1)
     ordered = np.array([feature.ordered for feature in schema.features])
     steps = np.array([feature.steps for feature in schema.features])
-    change = np.array([_CHANGES[feature.change] for feature in schema.features])
+    doubled = [isinstance(f, Categorical) and f.encoding == "one-hot" for f in schema.features]
+    counted = [feature.role == "feature" for feature in schema.features]
+    effort = np.array([float(getattr(feature, "effort", 1)) for feature in schema.features])
+    weights = np.where(counted, np.where(doubled, 2.0, 1.0) * effort, 0.0)
+    change = np.array([_CHANGES[change_of(feature)] for feature in schema.features])
     changes, costs = np.empty((len(boxes), len(codes)), dtype=np.int64), np.empty((len(boxes), len(codes)))
     if len(boxes):
         given = (
@@ -63,26 +67,13 @@ def ways_in(schema: Schema, boxes: Boxes, codes: Vector) -> tuple[Vector, Floats
             np.ascontiguousarray(boxes),
             ordered,
             steps,
-            _dearest(schema),
+            weights,
             change,
             starts,
             codes.astype(np.int64),
         )
         kernels.run(kernels.distances, len(boxes), *given, changes, costs)
     return changes, costs
-
-
-def _dearest(schema: Schema) -> Floats:
-    """Return the most that a change of each feature costs, by the schema's efforts; 0 for what is only shown."""
-    doubled = [isinstance(f, Categorical) and f.encoding == "one-hot" for f in schema.features]
-    counted = [feature.role == "feature" for feature in schema.features]
-    efforts = [float(feature.effort) for feature in schema.features]
-    return np.where(counted, np.where(doubled, 2.0, 1.0) * efforts, 0.0)
-
-
-def beyond(schema: Schema) -> float:
-    """Return a number above the cost of every way in, and above its changes and cost together."""
-    return len(schema.features) + float(_dearest(schema).sum()) + 1.0
 
 
 def most_helpful(schema: Schema, boxes: Boxes, rejected: Vector, most: int) -> NDArray[np.int64]:
@@ -94,7 +85,7 @@ def most_helpful(schema: Schema, boxes: Boxes, rejected: Vector, most: int) -> N
     few = spread(len(rejected), max(1, _MOST_PAIRS // len(boxes)))
     changes, costs = ways_in(schema, boxes, rejected[few])
     pays = (changes + costs).astype(np.float32)
-    dearest = beyond(schema)
+    dearest = np.float32(pays[np.isfinite(pays)].max(initial=0.0) + 1)  # more than any way in
     pays[~np.isfinite(pays)] = dearest
     left = np.full(pays.shape[1], dearest, dtype=np.float32)
     waiting = [(-float(gain), n) for n, gain in enumerate(np.maximum(left - pays, 0).sum(axis=1))]

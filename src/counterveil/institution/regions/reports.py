@@ -13,7 +13,7 @@ from ...algebra.arrays import Vector
 from ...errors import EmptyDatabase
 from ...schema.frames import Columns
 from ...schema.schema import Schema
-from .choosing import beyond, ways_in
+from .choosing import ways_in
 from .finding import Regions, find_regions
 from .growth import spread
 from .trees import Boxes
@@ -58,7 +58,9 @@ def nearness(schema: Schema, boxes: Boxes, people: Vector, *, fewest: bool = Tru
     size = max(1, _PAIRS // len(boxes))
     for at in range(0, len(people), size):
         some, cost = ways_in(schema, boxes, people[at : at + size])
-        rank = np.where(np.isfinite(cost), some + cost / beyond(schema), np.inf) if fewest else cost
+        there = np.isfinite(cost)
+        most = cost[there].max(initial=0.0) + 1
+        rank = np.where(there, some + cost / most, np.inf) if fewest else cost
         nearest, each = rank.argmin(axis=0), np.arange(cost.shape[1])
         changes[at : at + size], costs[at : at + size] = some[nearest, each], cost[nearest, each]
     there = np.isfinite(costs)
