@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
@@ -25,6 +26,8 @@ def level(f: Any, value: Any) -> int | None:
         return None
     if isinstance(f, Numeric):
         R = levels_of(f)
+        if f.points is not None:
+            return min((abs(point - value), n % 2, n) for n, point in enumerate(f.points))[2]
         if f.log:
             return round(math.log(value / f.low) / math.log(f.high / f.low) * R)
         return round(float(value - f.low) / (f.high - f.low) * R)
@@ -33,11 +36,15 @@ def level(f: Any, value: Any) -> int | None:
 
 def levels_of(f: Any) -> int:
     if isinstance(f, Numeric):
+        if f.points is not None:
+            return len(f.points) - 1
         return f.levels if f.levels is not None else round((f.high - f.low) / (f.step or 1))
     return 1 if isinstance(f, Boolean) else max(1, len(f.values) - 1)
 
 
 def number(f: Numeric, at: int) -> float:
+    if f.points is not None:
+        return f.points[at]
     part = at / levels_of(f)
     return f.low * (f.high / f.low) ** part if f.log else f.low + (f.high - f.low) * part
 
@@ -61,21 +68,22 @@ def apart(f: Any, a: int | None, b: int | None, metric: str, schema: Schema) -> 
 def holds(f: Any, own: Person, row: Person, wishes: Mapping[str, Any]) -> bool:
     """Whether the constraints on a feature hold for a row."""
     a, b, name = level(f, own.get(f.name)), level(f, row[f.name]), f.name
-    if name in wishes.get("immutable", ()) and a != b:
+    if b is None and a is not None and name not in wishes.get("missing", ()):
         return False
-    for kind, sign in (("increase_only", 1), ("decrease_only", -1)):
-        if name in wishes.get(kind, ()) and a != b and (a is None or b is None or sign * (b - a) < 0):
+    rule = "any" if name in wishes.get("override", ()) else f.change
+    if (name in wishes.get("immutable", ()) or rule == "never") and a != b:
+        return False
+    for kind, ruled, sign in (("increase_only", "up", 1), ("decrease_only", "down", -1)):
+        one_way = name in wishes.get(kind, ()) or rule == ruled
+        if one_way and a != b and (a is None or b is None or sign * (b - a) < 0):
             return False
     if name in wishes.get("ranges", {}):
         low, high = wishes["ranges"][name]
         if b is None:
             return False
-        if isinstance(f, Numeric):
-            low = -math.inf if low is None else low - 1e-6
-            high = math.inf if high is None else high + 1e-6
-            if not low <= number(f, b) <= high:
-                return False
-        elif (low is not None and b < level(f, low)) or (high is not None and b > level(f, high)):  # type: ignore[operator]
+        if isinstance(f, Numeric) and low is not None and high is not None and low > high:
+            return False
+        if (low is not None and b < level(f, low)) or (high is not None and b > level(f, high)):  # type: ignore[operator]
             return False
     return not any(b == level(f, value) for value in wishes.get("forbidden", {}).get(name, ()))
 
@@ -95,7 +103,7 @@ def cost(schema: Schema, own: Person, row: Person, wishes: Mapping[str, Any]) ->
             distance = said.get(b, 0.0 if a == b else 1.0)
         else:
             distance = apart(f, a, b, wishes.get("metric", "l2"), schema)
-        total += round(round(unit * distance, 6)) * wishes.get("weights", {}).get(f.name, 1)
+        total += round(round(unit * distance, 6)) * wishes.get("weights", {}).get(f.name, f.effort)
     return total
 
 
@@ -110,11 +118,15 @@ def random_wishes(
     """Preferences of every kind, on random features."""
     wishes: dict[str, Any] = {
         "metric": metric, "weights": {}, "immutable": [], "ranges": {}, "increase_only": [], "decrease_only": [],
-        "forbidden": {}, "costs": {},
+        "forbidden": {}, "costs": {}, "missing": [], "override": [],
     }  # fmt: skip
     for f in schema.cost_features:
         if rng.random() < 0.4:
-            wishes["weights"][f.name] = int(rng.integers(1, 11))
+            wishes["weights"][f.name] = int(rng.integers(1 if f.override else f.effort, 11))
+        if f.override and rng.random() < 0.5:
+            wishes["override"].append(f.name)
+        if f.missing == "level" and rng.random() < 0.5:
+            wishes["missing"].append(f.name)
         ordered = not isinstance(f, Categorical)
         kinds = ["immutable", "forbidden", "costs"] + ["ranges", "increase_only", "decrease_only"] * ordered
         if rng.random() < tightness:
@@ -127,11 +139,10 @@ def _add_wish(rng: np.random.Generator, wishes: dict[str, Any], kind: str, f: An
     if kind in ("immutable", "increase_only", "decrease_only"):
         wishes[kind].append(f.name)
     elif kind == "ranges":
-        low, high = sorted(rng.integers(0, len(values), 2).tolist())
-        wishes[kind][f.name] = (
-            None if rng.random() < 0.3 else values[low],
-            None if rng.random() < 0.3 else values[high],
-        )
+        low, high = (values[at] for at in sorted(rng.integers(0, len(values), 2).tolist()))
+        if isinstance(f, Numeric) and rng.random() < 0.5:  # bounds between levels
+            low, high = sorted(rng.uniform(f.low, f.high, 2).tolist())
+        wishes[kind][f.name] = (None if rng.random() < 0.3 else low, None if rng.random() < 0.3 else high)
     elif kind == "forbidden":
         banned = [v for v in values if v != f.value(level(f, own.get(f.name)) or 0)][:2]
         wishes[kind][f.name] = banned
@@ -149,11 +160,20 @@ def random_case(seed: int, count: int) -> tuple[Schema, dict[str, list[Any]]]:
         name, gaps = f"f{j}", bool(rng.random() < 0.3)
         role = "record" if j and rng.random() < 0.2 else "feature"
         common: dict[str, Any] = {"name": name, "missing": "level" if gaps else "refuse", "role": role}
-        kind = int(rng.integers(0, 5))
-        if kind == 0:
-            low, R = float(rng.integers(-50, 50)), int(rng.integers(1, 60))
-            f: Any = Numeric(low=low, high=low + R / 2, step=0.5, mad=float(rng.integers(1, 9)), **common)
+        kind = int(rng.integers(0, 6))
+        if rng.random() < 0.3:
+            ways = ["up", "down", "never"] if kind != 4 else ["never"]
+            common |= {"change": str(rng.choice(ways)), "override": bool(rng.integers(0, 2))}
+        if rng.random() < 0.3:
+            common["effort"] = int(rng.integers(2, 5))
+        if kind == 5:
+            points = tuple(float(v) for v in np.cumsum(rng.integers(1, 50, int(rng.integers(2, 9)))))
+            f: Any = Numeric(low=points[0], high=points[-1], points=points, mad=5.0, **common)
             column: list[Any] = [float(v) for v in rng.uniform(f.low, f.high, count)]
+        elif kind == 0:
+            low, R = float(rng.integers(-50, 50)), int(rng.integers(1, 60))
+            f = Numeric(low=low, high=low + R / 2, step=0.5, mad=float(rng.integers(1, 9)), **common)
+            column = [float(v) for v in rng.uniform(f.low, f.high, count)]
         elif kind == 1:
             f = Numeric(low=1, high=10_000, levels=int(rng.integers(1, 40)), log=True, mad=20.0, **common)
             column = [float(v) for v in np.exp(rng.uniform(0, math.log(10_000), count))]
@@ -176,6 +196,12 @@ def random_case(seed: int, count: int) -> tuple[Schema, dict[str, list[Any]]]:
     frame["accepted"] = [bool(v) for v in rng.random(count) < 0.6]
     frame["accepted"][0] = True
     return Schema(features=tuple(features)), frame
+
+
+def without_rules(schema: Schema) -> Schema:
+    """Return the schema without what it says on how people can change."""
+    free = {"change": "any", "effort": 1, "override": False}
+    return Schema(features=tuple(msgspec.structs.replace(f, **free) for f in schema.features))
 
 
 def rows_of(frame: Mapping[str, list[Any]]) -> list[Person]:

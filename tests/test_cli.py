@@ -53,6 +53,35 @@ def test_from_csv_to_bundle(folder: Path) -> None:
         assert words in shown.stdout
 
 
+def test_a_schema_is_checked(folder: Path) -> None:
+    fine = run("schema", "check", folder / "credit.toml")
+    assert (fine.returncode, fine.stderr) == (0, "")
+    assert "20 features, 20 of them in the cost. It is public." in fine.stdout
+    assert "up ×2" in fine.stdout
+    (folder / "wrong.toml").write_text('[[feature]]\nkind = "boolean"\nname = "a"\neffort = 0\n')
+    wrong = run("schema", "check", folder / "wrong.toml")
+    assert wrong.returncode == 2
+    assert "wrong.toml, feature 'a'" in wrong.stderr
+    assert "effort: got 0, expected a whole number from 1 to 1000" in wrong.stderr
+
+
+def test_what_looks_wrong_is_said(folder: Path) -> None:
+    rows = [f"{n};{1000 + n % 97};{n * 37 % 101};2020-01-0{n % 9 + 1};{n % 3 > 0}" for n in range(400)]
+    text = "id;betrag;größe;datum;urteil\n" + "\n".join(rows) + "\n400;1000000000;7;2020-01-01;True\n"
+    (folder / "odd.csv").write_text(text, encoding="latin-1")
+    common = ["schema", "infer", folder / "odd.csv", "--exclude", "urteil", "-o", folder / "odd.toml"]
+    said = run(*common)
+    assert "left out: id (it looks like an id or a row number); datum (dates;" in said.stderr
+    assert "betrag: 99.8% of the rows fall into one of its" in said.stderr
+    build = ["build", folder / "odd.csv", "--schema", folder / "odd.toml", "--accepted", "urteil"]
+    assert run(*build, "-o", folder / "odd.bundle").returncode == 0
+    shown = run("inspect", folder / "odd.bundle")
+    assert "betrag: 99.0% of the rows fall into one of its" in shown.stderr
+    again = run(*common, "--quantiles", "betrag")
+    assert "99.8%" not in again.stderr
+    assert Schema.load(folder / "odd.toml").feature("betrag").steps > 10
+
+
 def test_cells_of_enough_people(folder: Path) -> None:
     frame = pl.DataFrame({"x": [1, 1, 1, 2], "ok": [True] * 4})
     frame.write_csv(folder / "cells.csv")
@@ -162,7 +191,7 @@ def test_infer_says_what_it_leaves_out(folder: Path) -> None:
     names = "\n".join(f"person {i},{i % 7}" for i in range(60))
     (folder / "names.csv").write_text(f"name,x\n{names}\n")
     said = run("schema", "infer", folder / "names.csv", "-o", folder / "names.toml")
-    assert "Left out, being free text, dates or empty: name." in said.stdout
+    assert "left out: name (it looks like an id: each value occurs once)" in said.stderr
 
 
 @pytest.mark.slow

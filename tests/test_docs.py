@@ -21,7 +21,7 @@ import click
 import pytest
 
 import counterveil
-from counterveil import CATALOGUE, make_scheme
+from counterveil import CATALOGUE, Boolean, Categorical, Numeric, Ordinal, make_scheme
 from counterveil.cli import main
 from counterveil.cli.institution import serve
 from counterveil.cli.provision import terms
@@ -169,6 +169,10 @@ def test_every_preference_and_parameter_is_documented() -> None:
     page = (ROOT / "docs" / "csv-to-explanation.md").read_text()
     for preference in dataclasses.fields(counterveil.Preferences):
         assert f"`{preference.name}`" in page
+    page = (ROOT / "docs" / "schema.md").read_text()
+    for kind in (Numeric, Ordinal, Categorical, Boolean):
+        for name in kind.__struct_fields__:
+            assert f"`{name}`" in page or f"`{name} = " in page, name
 
 
 @pytest.mark.slow

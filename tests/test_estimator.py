@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from counterveil import Numeric, Schema
-from counterveil.errors import EmptyDatabase, OutOfRange, UnknownName, WrongType
+from counterveil.errors import EmptyDatabase, LeftOut, OutOfRange, UnknownName, WrongType
 from counterveil.inprocess.estimator import PrivateCounterfactuals
 from counterveil.research.datasets import german_credit
 from counterveil.schema.frames import Columns
@@ -76,7 +76,8 @@ def test_the_accepted_label() -> None:
 
 def test_columns_that_are_no_features_are_passed_over() -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0, 9.0], "day": pd.Timestamp("2026-01-01")})
-    model = PrivateCounterfactuals().fit(frame, [0, 0, 1])
+    with pytest.warns(LeftOut, match=r"left out: day \(dates"):
+        model = PrivateCounterfactuals().fit(frame, [0, 0, 1])
     assert model.schema_.names == ["x"]
     assert model.explain(frame[:1])["explanation"][0] == "Raise x from 1 to 9."
 

@@ -112,7 +112,7 @@ def test_a_question_with_locks_ranges_and_weights(
         expected = bank.ask(person, wishes)
         page.close()
         if isinstance(expected, NoCounterfactual):
-            assert "beyond what you allowed for" in found["sentence"]
+            assert "beyond what is allowed for" in found["sentence"]
             continue
         assert isinstance(expected, Counterfactual)
         assert found["codes"] is not None
@@ -125,6 +125,41 @@ def test_the_sentence_is_pythons(browser: Browser, credit: Service, people: list
     page = opened(browser, credit.urls[0], credit.urls, ticket=ticket(credit), person=people[0])
     assert answered(page)["sentence"] == local(credit.database).ask(people[0]).text()
     page.close()
+
+
+def test_the_page_keeps_the_schemas_rules(browser: Browser, credit: Service, people: list[dict[str, Any]]) -> None:
+    """What may be chosen, what is chosen already, and a range whose ends lie between levels."""
+    bank = local(credit.database)
+    wishes: dict[str, Any] = {"override": ["employment"], "ranges": {"amount": (1100, 1110)}, "weights": {"housing": 1}}
+    person = people[0]
+    page = opened(browser, credit.urls[0], credit.urls, ticket=ticket(credit), person=person)
+
+    def card(title: str) -> Any:
+        return page.locator("fieldset", has=page.locator("legend").get_by_text(title, exact=True))
+
+    def ways(title: str) -> list[str]:
+        values: list[str] = card(title).locator("details select option").evaluate_all("all => all.map((o) => o.value)")
+        return values
+
+    assert ways("personal status") == ["locked"]
+    assert ways("age") == ["up", "locked"]
+    assert ways("time in this job") == ["free", "up", "down", "locked"]
+    assert card("time in this job").locator("details select").input_value() == "up"
+    assert card("time in this job").locator("summary").inner_text() == "May only go up, hard ×2"
+    assert card("age").locator("details input[type=range]").get_attribute("min") == "2"
+    assert card("housing").locator("details input[type=range]").get_attribute("min") == "1"
+    wish(page, "time in this job", change="free")
+    wish(page, "housing", hard=1)
+    wish(page, "amount of the credit", low=1100, high=1110)
+    found, expected = answered(page), bank.ask(person, wishes)
+    page.close()
+    assert isinstance(expected, Counterfactual)
+    assert found["codes"] is not None
+    assert cost_of(bank, person, wishes, found["codes"]) == expected.cost
+    amount = bank.deployment.schema.feature("amount")
+    assert found["codes"]["amount"] == amount.codes([1100])[0] == amount.codes([1110])[0]
+    outside = "outside the range that you asked for, but in the same level as its end."
+    assert (outside in found["sentence"]) is bool(expected.outside) is True
 
 
 def test_one_file_works_from_a_disk(
@@ -309,7 +344,7 @@ def test_nothing_feasible_looks_the_same_to_a_server(
             for relay in service.relays:
                 relay.seen.clear()
             found = answered(page)
-            assert ("beyond what you allowed for" in found["sentence"]) is locked
+            assert ("beyond what is allowed for" in found["sentence"]) is locked
             page.close()
             views.append([posts(relay) for relay in service.relays])
     assert views[0] == views[1]
@@ -376,6 +411,7 @@ def test_other_deployments(browser: Browser, tmp_path: Path, scheme: str, argume
         assert found["codes"] is not None
         cost = cost_of(local(database), person, {}, found["codes"])
         assert cost <= expected.cost + (2 / 400 if "masked" in scheme else 0) + 1e-9
+        assert ("This is approximate: a nearer accepted row may exist." in found["sentence"]) is ("masked" in scheme)
 
 
 def test_an_open_deployment_asks_the_server_that_the_page_comes_from(browser: Browser, tmp_path: Path) -> None:

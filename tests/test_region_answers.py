@@ -176,7 +176,7 @@ def test_a_way_in_is_said_in_every_form(database: Database) -> None:
     assert found.certificate is not None
     said = f"It is certified that the model with the digest {found.certificate.model[:16]}… accepts everybody in this"
     assert found.certificate.text() == f"{said} region."
-    assert found.text() == "Town Ulm or Bonn, savings at least 600 DM and duration at most 24 months."
+    assert found.text() == "Town: Ulm or Bonn; savings at least 600 DM; duration at most 24 months."
     plain = json.loads(json.dumps(found.to_dict()))
     assert plain["certificate"] == {"model": found.certificate.model, "text": found.certificate.text()}
     assert [change["inside"] for change in plain["changes"]] == [
@@ -191,7 +191,7 @@ def test_a_way_in_is_said_in_every_form(database: Database) -> None:
     assert "everything else" not in page  # there is nothing else
 
     fewer = local(database).ask(PERSON | {"town": "Ulm"})
-    assert fewer.text() == "Savings at least 600 DM and duration at most 24 months; everything else may stay as it is."
+    assert fewer.text() == "Savings at least 600 DM; duration at most 24 months; everything else may stay as it is."
     assert "<p>Everything else may stay as it is. It is certified" in fewer._repr_html_()
 
 

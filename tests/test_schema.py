@@ -23,6 +23,7 @@ from counterveil.errors import (
     EmptyDatabase,
     InvalidInput,
     InvalidSchema,
+    LeftOut,
     MissingValue,
     OutOfRange,
     UnknownName,
@@ -48,7 +49,7 @@ FRAME = {
 def test_infer_guesses_the_same_from_every_make_of_frame(make: Any) -> None:
     schema = Schema.infer(make(FRAME))
     age, income, owner, smoker, job, height = schema.features
-    assert age == Numeric(name="age", low=20, high=70, step=1, mad=19)
+    assert age == Numeric(name="age", low=20, high=70, step=1, mad=19, change="up")
     assert income == Numeric(name="income", low=1000, high=10000, step=100, mad=1200)
     assert owner == Boolean(name="owner")
     assert smoker == Boolean(name="smoker")
@@ -67,7 +68,8 @@ def test_infer_knows_ordered_categories_and_leaves_out_text_and_dates() -> None:
         pd.DataFrame({"size": ordered, "name": names, "day": days}),
         pl.DataFrame({"size": pl.Series(sizes * 20, dtype=pl.Enum(sizes)), "name": names, "day": days}),
     ):
-        assert Schema.infer(frame).features == (Ordinal(name="size", values=tuple(sizes)),)
+        with pytest.warns(LeftOut, match=r"left out: name \(it looks like an id.*\); day \(dates; "):
+            assert Schema.infer(frame).features == (Ordinal(name="size", values=tuple(sizes)),)
     with pytest.raises(EmptyDatabase, match="schema: got no column that could be a feature"):
         Schema.infer({"name": names})
 
@@ -349,6 +351,7 @@ def test_truth_values_are_known_in_every_make_of_frame() -> None:
 
 
 A = {"kind": "numeric", "name": "a", "low": 0, "high": 1, "levels": 2}
+POINTS = {"kind": "numeric", "name": "a", "low": 0, "high": 1, "points": [0, 0.1, 0.3, 1]}
 ONE_OF = {"kind": "categorical", "name": "a", "values": ["x", "y"]}
 YES = {"kind": "boolean", "name": "a"}
 COLLIDING = [1 + n * (2**61 - 1) for n in range(100)]  # whole numbers of the same hash
@@ -406,6 +409,15 @@ FORGED: list[tuple[str, list[dict[str, Any]], str]] = [
         [{**YES, "name": f"a{j}"} for j in range(10_001)],
         "feature: got 10001 of them, expected at most 10000",
     ),
+    ("a direction without an order", [{**ONE_OF, "change": "up"}], "change: got 'up' for values without an order"),
+    ("another change", [{**YES, "change": "sometimes"}], "change: got Invalid enum value"),
+    ("an effort of nothing", [{**YES, "effort": 0}], "effort: got 0, expected a whole number from 1 to 1000"),
+    ("an effort beyond", [{**YES, "effort": 1001}], "effort: got 1001, expected a whole number"),
+    ("points that fall", [{**POINTS, "points": [0, 0.5, 0.25, 1]}], "points: got .*, expected numbers that rise"),
+    ("points that end early", [{**POINTS, "points": [0, 0.5]}], "points: got .*, expected numbers that rise"),
+    ("no points", [{**POINTS, "points": []}], "points: got .*, expected numbers that rise"),
+    ("many points", [{**POINTS, "points": [n / 65_535 for n in range(65_536)]}], "levels: got 65535, expected 1 to"),
+    ("points and levels", [{**POINTS, "levels": 2}], "levels: got both levels and step"),
     ("many levels together", LARGE, "levels: got 16842495 in all features, expected at most 16777216"),
 ]
 IN_PYTHON_ALONE: list[tuple[str, list[dict[str, Any]], str]] = [  # JavaScript has only 64-bit floats
@@ -468,7 +480,8 @@ def test_whole_numbers_stay_whole_where_only_thousands_are_marked() -> None:
 
 
 def test_infer_takes_long_text_for_free_text() -> None:
-    assert Schema.infer({"a": [1, 2, 3], "text": ["x", "y" * 201, "x"]}).names == ["a"]
+    with pytest.warns(LeftOut, match=r"left out: text \(free text"):
+        assert Schema.infer({"a": [1, 2, 3], "text": ["x", "y" * 201, "x"]}).names == ["a"]
 
 
 @pytest.mark.slow
@@ -489,6 +502,7 @@ def test_the_page_refuses_the_same_schemas() -> None:
         [{**A, "label": "\U0001f600" * 200}],
         [{**ONE_OF, "values": ["x", 1, 2.5, True]}, {**YES, "name": "b"}, {**A, "name": "c", "mad": 0.5}],
         [{**A, "high": 1e-200}],
+        [POINTS, {**YES, "name": "b", "change": "up", "effort": 3, "override": True}],
         Schema.infer(FRAME).to_builtins()["feature"],
         german_credit()[1].to_builtins()["feature"],
     ]
@@ -508,6 +522,15 @@ def test_the_page_refuses_the_same_schemas() -> None:
             }""",
             [module, [json.dumps(features) for features in [*fine, *(case[1] for case in forged)]]],
         )
+        numbers = [float(n) for n in np.linspace(0, 1, 401)]
+        levels = new_page(browser).evaluate(
+            """async ([module, raw, numbers]) => {
+              const { Feature } = await import(module);
+              return numbers.map((number) => new Feature(raw).code(number));
+            }""",
+            [module, POINTS, numbers],
+        )
+    assert levels == Schema.from_builtins({"feature": [POINTS]}).features[0].codes(numbers).tolist()
     assert said[: len(fine)] == ["taken"] * len(fine)
     for (name, *_), refusal in zip(forged, said[len(fine) :], strict=True):
         assert refusal.startswith(("RangeError: schema: ", "TypeError: ")), (name, refusal)

@@ -33,6 +33,9 @@
     CounterveilWarning (a UserWarning)
     ├── NoMask                 a masked reveal with d_min = 1 hides nothing
     ├── OversizedField         q is not the smallest prime that works
+    ├── LeftOut                columns that an inferred schema does without
+    ├── Suspicious             data that looks wrong, such as a column that repeats the verdict
+    ├── RuleNotKept            a rule of the schema that the form of the question cannot keep
     └── Unbound                no note can be written of which ledger a common key is used with
 
 Each error says what it got and what it expected, in that order, and is raised before any work is done.
@@ -198,3 +201,15 @@ class Unbound(CounterveilWarning):
 
 class OversizedField(CounterveilWarning):
     """A field larger than needed: a cheating applicant learns more from it (rule 5)."""
+
+
+class LeftOut(CounterveilWarning):
+    """Columns that an inferred schema does without: ids, dates, free text."""
+
+
+class Suspicious(CounterveilWarning):
+    """Data that looks wrong: outliers that hide everybody else, or a column that repeats the verdict."""
+
+
+class RuleNotKept(CounterveilWarning):
+    """A rule of the schema, such as a direction of change, that the form of the question cannot keep."""

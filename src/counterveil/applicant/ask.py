@@ -28,5 +28,5 @@ def compile_question(deployment: Deployment, own: Vector, preferences: Preferenc
             got = f"{preferences.metric if given == 'metric' else given} in a deployment of {form.name}"
             takers = " or ".join(name for name, kind in FORMS.items() if given in kind.offers)
             raise NotOffered(given, got=got, expected=f"a {takers} deployment")
-    costs = compile_costs(deployment.tariff, own[deployment.schema.costed], preferences)
+    costs = compile_costs(deployment.tariff, own[deployment.schema.costed], preferences, form.offers)
     return form.question(deployment.tariff, costs)

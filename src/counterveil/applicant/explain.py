@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import narwhals as nw
 import numpy as np
 from msgspec import to_builtins
 
-from ..schema.boxes import Members, words
+from ..schema.boxes import LIMITS, Members, words
 from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
@@ -26,6 +26,8 @@ _WORDS = {
     "increase_only": "may only go up",
     "decrease_only": "may only go down",
     "forbidden": "must not get certain values",
+    "missing": "must not become missing",
+    "change": "can change in some ways only, as the schema says",
 }
 
 
@@ -71,8 +73,8 @@ class Condition(Change):
     members: Members  # and which levels
 
     def text(self) -> str:
-        """Describe the condition in words: "savings at least 500 DM"."""
-        return f"{self.feature.title} {self.inside}"
+        """Describe the condition in words: "savings at least 500 DM", "housing: owned or rented"."""
+        return self.feature.title + (" " if self.inside.startswith(LIMITS) else ": ") + self.inside
 
     def accepted(self) -> str:
         """Say what would be accepted: "at least 500 DM"."""
@@ -100,19 +102,30 @@ class Counterfactual:
     cost: float
     others: tuple[Counterfactual, ...] = ()
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
+    approximate: bool = False  # the costs were masked, so a nearer row may exist
+    outside: tuple[Feature, ...] = ()  # whose value in `record` is outside the range that was asked for
 
     feasible = True
 
     def __repr__(self) -> str:
-        return f"Counterfactual({len(self.changes)} changes, cost {self.cost:.4g})"
+        return f"Counterfactual({len(self.changes)} changes, cost {self.cost:.4g}{', approximate' * self.approximate})"
 
     def text(self) -> str:
-        """Describe all changes in one sentence."""
+        """Describe all changes in one sentence, and say what must be known about them."""
         if not self.changes:
-            return "An accepted row has the same levels as yours in everything that counts."
+            return " ".join(["An accepted row has the same levels as yours in everything that counts.", *self.notes()])
         said = [change.text() for change in self.changes]
         sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
-        return sentence[0].upper() + sentence[1:] + "."
+        return " ".join([sentence[0].upper() + sentence[1:] + ".", *self.notes()])
+
+    def notes(self) -> list[str]:
+        """Return what must be known about the answer: values outside what was asked for, and a mask."""
+        notes = [
+            f"The accepted row itself has {f.show(self.record[f.name])} for {f.title}: outside the range that you "
+            "asked for, but in the same level as its end."
+            for f in self.outside
+        ]
+        return [*notes, "This is approximate: a nearer accepted row may exist."] if self.approximate else notes
 
     __str__ = text
 
@@ -128,6 +141,8 @@ class Counterfactual:
             "record": self.record,
             "others": [other.to_dict() for other in self.others],
             "liars": list(self.liars),
+            "approximate": self.approximate,
+            "outside": [feature.name for feature in self.outside],
         }
 
     def to_frame(self, backend: str | None = None) -> Any:
@@ -165,7 +180,8 @@ class Counterfactual:
         """
         from .drawing import draw
 
-        return draw(self.changes, "What would have been accepted" if self.changes else self.text(), ax, self.note())
+        title = "What would have been accepted" + ", approximately" * self.approximate
+        return draw(self.changes, title if self.changes else self.text(), ax, self.note())
 
     def note(self) -> str:
         """Say what a drawing of the changes does not show."""
@@ -182,15 +198,18 @@ class WayIn(Counterfactual):
     certificate: Certificate | None = None  # how certain that is, and which model decides
 
     def __repr__(self) -> str:
-        return f"WayIn({len(self.changes)} conditions, cost {self.cost:.4g})"
+        return f"WayIn({len(self.changes)} conditions, cost {self.cost:.4g}{', approximate' * self.approximate})"
 
     def text(self) -> str:
-        """Describe all conditions in one sentence."""
+        """Describe all conditions in one sentence, and say whether it is approximate."""
         if not self.changes:
-            return "You are in a region in which everybody is accepted."
-        said = [condition.text() for condition in self.changes]
-        sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
-        return sentence[0].upper() + sentence[1:] + (f"; {_STAYS}." if self.unchanged else ".")
+            return " ".join(["You are in a region in which everybody is accepted.", *self.notes()])
+        sentence = "; ".join([*(condition.text() for condition in self.changes), *[_STAYS] * bool(self.unchanged)])
+        return " ".join([sentence[0].upper() + sentence[1:] + ".", *self.notes()])
+
+    def notes(self) -> list[str]:
+        """Return what must be known about the answer: whether costs were masked."""
+        return ["This is approximate: a nearer region may exist."] if self.approximate else []
 
     __str__ = text
 
@@ -227,6 +246,7 @@ class NoCounterfactual:
     advice: tuple[Advice, ...]
     violated: tuple[Feature, ...]  # the features whose constraints the nearest row breaks
     hopeless: bool  # whether relaxing the constraints of one feature certainly does not help
+    ruled: bool = False  # whether the nearest row breaks a rule of the schema, which the applicant cannot relax
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
     regions: bool = False  # whether there are regions instead of rows
 
@@ -238,7 +258,7 @@ class NoCounterfactual:
     def text(self) -> str:
         """Say that no row satisfies the constraints, and what would help."""
         what = "way into a region in which everybody is accepted" if self.regions else "accepted row"
-        text = f"No {what} satisfies your constraints."
+        text = f"No {what} satisfies your constraints{' and those of the schema' * self.ruled}."
         if self.advice:
             return f"{text} Relaxing this one would help: {self.advice[0].text()}."
         only = " Relaxing a single one would not help." if self.hopeless else ""
@@ -279,16 +299,38 @@ def explain(deployment: Deployment, costs: Costs, person: dict[str, Value], reco
     verdicts = zip(records, broken, strict=True)
     found = [_counterfactual(deployment, costs, person, record) for record, violated in verdicts if not violated]
     if found:
-        first, *others = found
+        first, *others = (_labelled(each, costs, approximate=not deployment.scheme.exact) for each in found)
         return replace(first, others=tuple(others))
     fewest = min(broken, key=len)
+    ruled = [name for name, kinds in fewest.items() if "change" in kinds and not features[name].override]
     advice = [Advice(features[n], tuple(kinds)) for n, kinds in fewest.items()] if len(fewest) == 1 else []
     return NoCounterfactual(
-        tuple(advice),
+        () if ruled else tuple(advice),
         tuple(features[name] for name in fewest),
         hopeless=deployment.scheme.form.forbids_evenly and not advice,
+        ruled=bool(ruled),
         regions=deployment.tariff.layout.regions,
     )
+
+
+def _labelled(found: Counterfactual, costs: Costs, *, approximate: bool) -> Counterfactual:
+    """Say whether the answer is approximate, and where the record lies outside the ranges that were asked for.
+
+    A level may lie just outside a range whose end falls into it. The record's own value is then shown, if it is inside.
+    A region holds all values of a level, so that the end of the range is shown.
+    """
+    regions = isinstance(found, WayIn)
+    asked = {f.name: f for f in costs.features if f.name in costs.ranges and f.name in found.record}
+    values, changes, outside = dict(found.values), list(found.changes), []
+    for name, feature in asked.items():
+        low, high = costs.ranges[name]
+        own = min(max(float(found.values[name] or 0), low), high) if regions else found.record[name]
+        if not low <= float(own or 0) <= high:
+            outside.append(feature)
+        elif not low <= float(values[name] or 0) <= high:
+            values[name] = own
+            changes = [replace(c, after=own) if c.feature.name == name else c for c in changes]
+    return replace(found, changes=tuple(changes), values=values, approximate=approximate, outside=tuple(outside))
 
 
 def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Value], record: Record) -> Counterfactual:
@@ -322,11 +364,18 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
         if sets is None:
             changes.append(Change(**about))
         else:
-            inside = words(feature, sets[j])
-            changes.append(Condition(**about, inside=beyond if own == code else inside, members=sets[j]))
+            members = sets[j] & _proposable(feature, costs.allowed[j])
+            inside = words(feature, members)
+            changes.append(Condition(**about, inside=beyond if own == code else inside, members=members))
     changes.sort(key=lambda change: -change.cost)
     parts = (tuple(changes), tuple(unchanged), values, record.values, total)
     return WayIn(*parts, certificate=deployment.certificate) if layout.regions else Counterfactual(*parts)
+
+
+def _proposable(feature: Feature, allowed: Mapping[str, Members]) -> Members:
+    """Return which levels a condition may name: all but the missing one, where nobody asked for that."""
+    there: Members = np.arange(feature.largest + 1) <= feature.steps
+    return there | allowed.get("missing", ~there)
 
 
 def _beyond(feature: Feature, value: Value) -> str:

@@ -58,6 +58,14 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--forbid", multiple=True, metavar="FEATURE=VALUE", help="This feature must not get this value. Repeatable."
 )
+@click.option("--missing", multiple=True, metavar="FEATURE", help="This feature may become missing. Repeatable.")
+@click.option(
+    "--override",
+    multiple=True,
+    metavar="FEATURE",
+    help="The schema's rule on how this feature can change does not hold for you, where the schema allows that to be "
+    "said. Repeatable.",
+)
 @click.option("--metric", type=click.Choice(get_args(Metric)), help="How the cost of a change is measured.")
 @click.option("--spread", default=0.0, help="If several rows come back, how much more each must cost than the last.")
 @click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
@@ -106,7 +114,7 @@ def ask(
     with bar, Client(servers or None, progress=progress, **trust) as client:
         schema = client.deployment.schema
         known |= {name: _value(feature, text) for name, feature, text in _pairs("--set", schema, values)}
-        for name in ("immutable", "increase_only", "decrease_only"):
+        for name in ("immutable", "increase_only", "decrease_only", "missing", "override"):
             if flags[name]:
                 wishes[name] = list(flags[name])
         if flags["metric"]:
@@ -184,7 +192,8 @@ def show(console: Console, found: Explanation) -> None:
     """Print an explanation as a table and a sentence."""
     if isinstance(found, Counterfactual) and found.changes:
         for each in (found, *found.others):
-            grid = Grid(title="What would have been accepted", box=box.SIMPLE_HEAD)
+            title = "What would have been accepted" + ", approximately" * each.approximate
+            grid = Grid(title=title, box=box.SIMPLE_HEAD)
             for heading in ("feature", "now", "accepted at", "share of the cost"):
                 grid.add_column(heading, justify="right" if heading == "share of the cost" else "left")
             for change in each.changes:

@@ -6,10 +6,12 @@ import signal
 import ssl
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Any, get_args
 
 import click
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
@@ -18,11 +20,12 @@ from .. import engine
 from ..algebra.compiled import cores
 from ..crypto.keys import Issuer, SigningKey, bind_common, read_common
 from ..crypto.randomness import key_id
-from ..errors import InvalidKey, MissingPackage, UnknownName, WrongType
+from ..errors import InvalidKey, MissingPackage, Suspicious, UnknownName, WrongType
 from ..institution.database import Database
 from ..institution.regions import Thresholded, load_model
 from ..research.leakage import clear_costs, estimate, populations, simulation, some_people
-from ..schema.frames import Columns, as_label
+from ..schema.frames import as_label
+from ..schema.inference import crowded
 from ..schema.layouts import RecordKind
 from ..schema.schema import Schema
 from ..service.dashboard import Operator, read_token
@@ -45,22 +48,55 @@ def schema() -> None:
 @click.argument("frame", type=_PATH)
 @click.option("-o", "--output", type=_PATH, help="Write the schema to this file instead of printing it.")
 @click.option("--exclude", multiple=True, metavar="COLUMN", help="Leave a column out, such as the verdict. Repeatable.")
-@click.option("--levels", default=100, type=click.IntRange(1, 65_534), help="The most levels of a numeric feature.")
+@click.option(
+    "--include", multiple=True, metavar="COLUMN", help="Take a column that looks like an id or free text. Repeatable."
+)
+@click.option(
+    "--quantiles",
+    multiple=True,
+    metavar="COLUMN",
+    help="Choose the levels of this column so that each holds about as many rows, despite outliers. Repeatable.",
+)
+@click.option(
+    "--levels", default=100, type=click.IntRange(1, 65_534), help="About how many levels a number has at most."
+)
 @click.option(
     "--exact-ranges", is_flag=True, help="Do not round ranges outwards; the schema then shows the data's extremes."
 )
-def infer(frame: Path, output: Path | None, exclude: tuple[str, ...], levels: int, exact_ranges: bool) -> None:
+def infer(frame: Path, output: Path | None, levels: int, exact_ranges: bool, **columns: tuple[str, ...]) -> None:
     """Guess a schema from FRAME, a CSV or Parquet file. Check it before you use it, because it is public."""
-    table = Columns(frame)
-    guessed = Schema.infer(table, exclude=exclude, most_levels=levels, round_outwards=not exact_ranges)
+    guessed = Schema.infer(frame, **columns, most_levels=levels, round_outwards=not exact_ranges)
     if output is None:
         click.echo(guessed.to_toml(), nl=False)
         return
     guessed.save(output)
     click.echo(f"{output}: {len(guessed.features)} features. Check it before you build, because it is public.")
-    left_out = [name for name in table.names if name not in guessed.names and name not in exclude]
-    if left_out:
-        click.echo(f"Left out, being free text, dates or empty: {', '.join(left_out)}.")
+
+
+@schema.command()
+@click.argument("file", type=_PATH)
+def check(file: Path) -> None:
+    """Check the schema in FILE: say what is wrong with it, or what it means."""
+    read = Schema.load(file)
+    counted = [f for f in read.features if f.role == "feature"]
+    click.echo(f"{file}: {len(read.features)} features, {len(counted)} of them in the cost. It is public.")
+    Console().print(_described(read))
+
+
+def _described(described: Schema) -> Grid:
+    """Return a table of a schema's features."""
+    grid = Grid(title="Features", box=box.SIMPLE_HEAD)
+    grid.add_column("feature", no_wrap=True)
+    grid.add_column("kind", no_wrap=True)
+    grid.add_column("levels", justify="right")
+    grid.add_column("from, to")
+    grid.add_column("change", no_wrap=True)
+    for f in described.features:
+        kind = type(f).__name__.lower() + (", shown only" if f.role == "record" else "")
+        ends = f"{f.show(f.value(0))},\n{f.show(f.value(f.steps))}"
+        change = f.change + (f" ×{f.effort}" if f.effort > 1 else "")
+        grid.add_row(*map(escape, (f.title, kind, str(f.largest + 1), ends, change)))
+    return grid
 
 
 @click.command()
@@ -175,17 +211,11 @@ def inspect(bundle: Path) -> None:
         *([("the model", certificate.model), ("which means", certificate.text())] if certificate else []),
     ):
         click.echo(f"{name:<27}{value}")
-    grid = Grid(title="Features")
-    grid.add_column("feature", no_wrap=True)
-    grid.add_column("kind", no_wrap=True)
-    grid.add_column("levels", justify="right")
-    grid.add_column("from")
-    grid.add_column("to")
-    for f in database.schema.features:
-        kind = type(f).__name__.lower() + (", shown only" if f.role == "record" else "")
-        ends = (f.show(f.value(0)), f.show(f.value(f.steps)))
-        grid.add_row(*map(escape, (f.title, kind, str(f.largest + 1), *ends)))
-    Console().print(grid)
+    Console().print(_described(database.schema))
+    for j, f in enumerate(() if certificate else database.schema.features):
+        notice = crowded(f, database.codes[:, j])
+        if notice:
+            warnings.warn(notice, Suspicious, stacklevel=1)
 
 
 def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:

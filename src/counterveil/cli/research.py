@@ -37,6 +37,7 @@ _PATH = click.Path(path_type=Path)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _PLOTS = click.option("--plots", "folder", type=_PATH, help="Draw figures into this folder.")
 _EXPERIMENTS = ("synthetic", "compas", "accuracy")
+_HEADINGS = ("", "levels", "reveal", "accuracy", "95 %", "up", "down", "between", "time", "bits a question", "in all")
 
 
 def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
@@ -141,8 +142,7 @@ def _rungs(d_mins: Sequence[int]) -> list[Reveal]:
 def _called(scheme: Scheme) -> str:
     reveal, protocol = scheme.reveal, scheme.protocol
     extra = (f", d_min {reveal.d_min}" if reveal.masked else "") + (f", {protocol.name}" if protocol.linked else "")
-    shuffled = reveal.shuffle and not REVEALS[reveal.name].shuffle
-    return ("shuffled " if shuffled else "") + reveal.name.replace("_", " ") + extra
+    return "shuffled " * (reveal.shuffle > REVEALS[reveal.name].shuffle) + reveal.name.replace("_", " ") + extra
 
 
 @click.command()
@@ -171,8 +171,7 @@ def leakage(
     The model: the applicant knows the rows of the bundle, and the database is drawn from them independently. What is
     given away is which rows were drawn.
     """
-    console, database = Console(), Database.open(bundle)
-    generator = simulation(seed)
+    console, database, generator = Console(), Database.open(bundle), simulation(seed)
     deployment = Deployment.serving(database, linked=True)
     rows = deployment.rows(database.codes).astype(np.int64)
     own = some_people(deployment, database.codes, applicants, generator)
@@ -188,8 +187,8 @@ def leakage(
         (made, estimate(reveal, cases, len(rows), samples=samples, generator=generator, drawn=True))
         for reveal, made in shown
     ]
-    whole = len(rows) * math.log2(len(rows))
     record = math.log2(len(rows))
+    whole = len(rows) * record
     if folder is not None:
         steps = [
             (_called(made.scheme) + " (at most)" * (f.method == "bounded"), f.bits, f.low, f.high) for made, f in found
@@ -389,19 +388,7 @@ def advise(
 
 def _options(best: Option, tried: Sequence[Option], questions: int) -> Grid:
     grid = Grid(title=f"{best.rows:,} rows; {questions} questions an applicant", box=box.SIMPLE_HEAD)
-    for heading in (
-        "",
-        "levels",
-        "reveal",
-        "accuracy",
-        "95 %",
-        "up",
-        "down",
-        "between",
-        "time",
-        "bits a question",
-        "in all",
-    ):
+    for heading in _HEADINGS:
         grid.add_column(heading, justify="left" if heading in ("", "reveal") else "right")
     for option in tried:
         grid.add_row(

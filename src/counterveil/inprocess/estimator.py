@@ -75,7 +75,10 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
             keep = np.asarray(verdicts == self.accepted_)
             if not keep.any():
                 raise EmptyDatabase("y", got=f"no row with {self.accepted_!r}", expected="at least one")
-        self.schema_ = Schema.infer(table) if self.schema is None else self.schema
+        named = hasattr(X, "columns") or hasattr(
+            X, "column_names"
+        )  # an array's columns are features, whatever they hold
+        self.schema_ = Schema.infer(table, include=() if named else table.names) if self.schema is None else self.schema
         self.database_ = Database.build(table, self.schema_, lambda _: keep, clamp=self.schema is None)
         return self
 

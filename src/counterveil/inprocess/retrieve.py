@@ -61,7 +61,8 @@ class Retrieval:
 
     def __repr__(self) -> str:
         q, servers = self.field.q, self.scheme.servers
-        return f"Retrieval(index={self.index}, servers={servers}, q={q}, symbols={tuple(self.symbols)})"
+        approximate = "" if self.scheme.exact else ", approximate"
+        return f"Retrieval(index={self.index}, servers={servers}, q={q}, symbols={tuple(self.symbols)}{approximate})"
 
 
 def retrieve(

@@ -34,7 +34,7 @@ from ..terms.parameters import Certificate
 from . import bundle
 from .bundle import Counts
 from .regions import Regions, find_regions
-from .verdicts import accepted_rows
+from .verdicts import accepted_rows, warn_of_repeats
 
 _CHUNK = 65_536  # rows quantised at a time
 
@@ -117,6 +117,8 @@ class Database:
         table = Columns(frame)
         table.select(schema.names)
         keep = accepted_rows(table, schema, model, accepted)
+        if model is None:
+            warn_of_repeats(table, schema, keep)
         if not keep.any():
             raise EmptyDatabase("accepted", got=f"none of {table.count} rows", expected="at least one")
         if record == "region":
@@ -136,7 +138,7 @@ class Database:
                 )
             return cls._of_regions(found, table, min_people, getattr(model, "digest", None) or found.digest)
         chosen = table.rows(keep)
-        codes = _quantise(chosen, schema, clamp, progress)
+        codes = _quantise(chosen, schema, clamp, progress, np.flatnonzero(keep))
         people = len(codes)
 
         frequent = np.arange(people)
@@ -266,8 +268,8 @@ class Database:
         )
 
 
-def _quantise(table: Columns, schema: Schema, clamp: bool, progress: bool) -> Codes:
-    """Return the codes of all rows, feature by feature."""
+def _quantise(table: Columns, schema: Schema, clamp: bool, progress: bool, places: Vector | None = None) -> Codes:
+    """Return the codes of all rows, feature by feature. Errors name a row by its place in the frame."""
     codes = np.empty((table.count, len(schema.features)), dtype=np.uint16)
     count = len(schema.features) * -(-table.count // _CHUNK)
     for j, column, start in _watched(_chunks(table, schema), "quantising", count, progress):
@@ -275,7 +277,10 @@ def _quantise(table: Columns, schema: Schema, clamp: bool, progress: bool) -> Co
         try:
             codes[chunk, j] = schema.features[j].codes(column[chunk], clamp=clamp)
         except InvalidInput as error:
-            raise error if error.row is None else error.at(error.what, start + error.row) from None
+            if error.row is None:
+                raise
+            row = start + error.row
+            raise error.at(error.what, row if places is None else int(places[row])) from None
     return codes
 
 

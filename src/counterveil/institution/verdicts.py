@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..errors import EmptyDatabase, WrongShape, WrongType
+from ..errors import EmptyDatabase, Suspicious, WrongShape, WrongType
 from ..schema.features import is_missing, plain
 from ..schema.frames import Columns
+from ..schema.inference import repeated, repeating
 from ..schema.schema import Schema
 
 
@@ -37,6 +39,13 @@ def accepted_rows(table: Columns, schema: Schema, model: Any, accepted: Any) -> 
     if odd:
         raise WrongType(what, got=repr(odd[0]), expected="True or False, 1 or 0; or say which label means accepted")
     return np.array([bool(v) for v in verdicts])
+
+
+def warn_of_repeats(table: Columns, schema: Schema, keep: Any) -> None:
+    """Warn of features that repeat the verdict: every answer would be to change them."""
+    names = [feature.name for feature in schema.cost_features]
+    for name in repeating(table, names, keep):
+        warnings.warn(repeated(name, "the verdict"), Suspicious, stacklevel=3)
 
 
 def _verdicts(table: Columns, schema: Schema, model: Any) -> list[Any]:

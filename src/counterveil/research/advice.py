@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from ..algebra import checks
-from ..algebra.arrays import Codes
+from ..algebra.arrays import Codes, Vector
 from ..applicant.ask import compile_question
 from ..crypto.randomness import Fresh, new_key
 from ..errors import EmptyDatabase, NotOffered, OutOfRange
 from ..institution.database import Database
 from ..institution.verdicts import accepted_rows
-from ..schema.features import Numeric, is_missing
+from ..schema.features import Feature, Numeric, is_missing
 from ..schema.frames import Columns
 from ..schema.preferences import Preferences
 from ..schema.schema import Chosen, Schema
@@ -89,10 +89,7 @@ class Option:
 
 def coarser(schema: Schema, most: int) -> Schema:
     """Return the schema with at most `most` levels for each numeric feature."""
-    features = tuple(
-        msgspec.structs.replace(f, levels=most, step=None) if isinstance(f, Numeric) and f.steps > most else f
-        for f in schema.features
-    )
+    features = tuple(f.coarser(most) if isinstance(f, Numeric) and f.steps > most else f for f in schema.features)
     return msgspec.structs.replace(schema, features=features)
 
 
@@ -161,12 +158,12 @@ def _options(
     generator: np.random.Generator,
 ) -> list[Option]:
     rows = database.codes
-    exact = _exact_costs(schema, database, table, people)
     options = []
     chosen = {name: value for name, value in schema.choice({"scheme": "", "collusion": collusion}).items() if value}
     chosen.pop("download_limit", None)
     limit = schema.choice({}).get("download_limit", limit)
     plain = Deployment.of(schema, record=database.record, **(chosen | {"scheme": _OPENED}))
+    exact = _exact_costs(plain, database, table, people)
     costs = [clear_costs(plain, database.codes, schema.codes(person, clamp=True)) for person in people]
     masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
     trials: list[tuple[str, int]] = [(_OPENED, 1), *((_MASKED, m) for m in masks), (AUTO, 1)]
@@ -218,29 +215,37 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
     return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
 
 
-def _exact_costs(schema: Schema, database: Database, table: Columns, people: list[dict[str, Any]]) -> list[Floats]:
-    """Return what every row costs each person without quantisation: squares of parts of a range, 1 for a category."""
+def _exact_costs(plain: Deployment, database: Database, table: Columns, people: list[dict[str, Any]]) -> list[Floats]:
+    """Return what every row costs each person without quantisation: squares of parts of a range, 1 for a category.
+
+    The schema's rules count as they do in a question.
+    """
+    schema, forbidden = plain.schema, plain.tariff.forbidden
+    compiled = [compile_question(plain, schema.codes(person, clamp=True), Preferences())[1] for person in people]
     source = database.source if database.source is not None else np.arange(len(database.codes))
     everyone = table.people()
     totals = [np.zeros(len(source)) for _ in people]
-    for j, feature in zip(schema.costed, schema.cost_features, strict=True):
+    for n, (j, feature) in enumerate(zip(schema.costed, schema.cost_features, strict=True)):
         codes = database.codes[:, j].astype(np.int64)
         values: list[Any] = [everyone[int(i)].get(feature.name) for i in source]
-        for total, person in zip(totals, people, strict=True):
-            own: Any = person.get(feature.name)
-            if isinstance(feature, Numeric) and not is_missing(own):
-                missing = np.array([is_missing(v) for v in values])
-                numbers = np.array([feature.low if is_missing(v) else float(v) for v in values])
-                total += np.where(
-                    missing, 1.0, (feature.position(numbers) - feature.position(np.array([float(own)]))) ** 2
-                )
-                continue
-            code = int(feature.codes([own], clamp=True)[0])
-            if feature.ordered and code <= feature.steps:
-                total += np.where(codes <= feature.steps, (np.abs(codes - code) / feature.steps) ** 2, 1.0)
-            else:
-                total += (codes != code) * (2.0 if getattr(feature, "encoding", "") == "one-hot" else 1.0)
+        for total, person, costs in zip(totals, people, compiled, strict=True):
+            part = _apart(feature, values, codes, person.get(feature.name))
+            may = costs.tables[n][codes] < forbidden
+            total += np.where(may, costs.weights[n] * part, forbidden / plain.tariff.unit)
     return totals
+
+
+def _apart(feature: Feature, values: list[Any], codes: Vector, own: Any) -> Floats:
+    """Return how far rows are from a person in one feature."""
+    if isinstance(feature, Numeric) and not is_missing(own):
+        missing = np.array([is_missing(v) for v in values])
+        numbers = np.array([feature.low if is_missing(v) else float(v) for v in values])
+        far: Floats = (feature.position(numbers) - feature.position(np.array([float(own)]))) ** 2
+        return np.where(missing, 1.0, far)
+    code = int(feature.codes([own], clamp=True)[0])
+    if feature.ordered and code <= feature.steps:
+        return np.where(codes <= feature.steps, (np.abs(codes - code) / feature.steps) ** 2, 1.0)
+    return np.where(codes == code, 0.0, 2.0 if getattr(feature, "encoding", "") == "one-hot" else 1.0)
 
 
 def _seconds(deployment: Deployment, codes: Codes) -> float:

@@ -245,11 +245,12 @@ def probing(oracle: Oracle, rows: Codes, *, tickets: int = 100, seed: int = 1) -
 
 
 def one_hot(database: Database) -> Database:
-    """Return the database with one-hot categories, which `linear` and `euclidean` deployments need."""
-    features = tuple(
-        msgspec.structs.replace(f, encoding="one-hot") if isinstance(f, Categorical) else f
-        for f in database.schema.features
-    )
+    """Return the database with one-hot categories, which `linear` and `euclidean` deployments need.
+
+    The schema's rules are left out: `euclidean` cannot keep them, and no attack keeps to them.
+    """
+    free = [msgspec.structs.replace(f, change="any", effort=1) for f in database.schema.features]
+    features = tuple(msgspec.structs.replace(f, encoding="one-hot") if isinstance(f, Categorical) else f for f in free)
     return replace(database, schema=Schema(features=features))
 
 

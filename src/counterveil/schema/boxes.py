@@ -25,6 +25,7 @@ from .features import Feature, Numeric
 
 ALL_SUBSETS = 8  # levels of a category up to which every set has a code
 MOST_CODES = 2**22  # that one feature may have: whoever asks has a cost for each of them
+LIMITS = ("at most ", "at least ", "from ")  # how the words for an interval begin
 Members = NDArray[np.bool_]  # for every level of a feature, the missing one included, whether it is in a set
 
 

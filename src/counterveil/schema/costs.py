@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from ..algebra.arrays import Vector
 from .features import Feature
 
 CONSTRAINTS = ("immutable", "ranges", "increase_only", "decrease_only", "forbidden")
-PREFERENCES = ("weights", *CONSTRAINTS, "metric", "costs")  # what a form may offer; the fields of `Preferences`
+PREFERENCES = ("weights", *CONSTRAINTS, "metric", "costs", "missing", "override")  # what a form may offer
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,6 +31,7 @@ class Costs:
     allowed: list[dict[str, NDArray[np.bool_]]]  # for each feature, what each of its constraints allows
     weights: list[int]  # for each feature, how reluctant the applicant is to change it
     exact: list[NDArray[np.float64]] | None = None  # costs before rounding, in whole ranges, if `tables` are coarse
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of numbers, as they were asked for
 
     def of(self, codes: Sequence[int] | Vector) -> list[int]:
         """Return what each feature of a row costs."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from decimal import Decimal
-from numbers import Real
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -17,24 +16,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algebra.arrays import Vector
-from ..errors import InvalidInput, MissingValue, OutOfRange, UnknownValue, WrongType
-
-Value = str | int | float | bool | None
-Plain = str | int | float | bool
+from ..errors import InvalidInput, MissingValue, OutOfRange, UnknownValue
+from .values import (
+    FARTHEST,
+    LONGEST_TEXT,
+    MOST_LEVELS,
+    Plain,
+    Value,
+    as_float,
+    as_numbers,
+    check_text,
+    check_values,
+    is_category,
+    is_missing,
+    missing_of,
+    plain,
+    short,
+)
 
 _ROLES, _MISSING, _ENCODINGS = ("feature", "record"), ("refuse", "level"), ("mismatch", "one-hot")
+_CHANGES = ("any", "up", "down", "never")
 
-MOST_LEVELS = 65_534  # so that a code with its missing level fits two bytes
-LONGEST_TEXT = 200  # characters of a name, a label, a unit, a category
-_FARTHEST = 1e300  # `low` and `high` are no farther from 0, so that their difference is finite
-_MOST_WHOLE = 2**63 - 1  # a category that is a whole number is no larger
+MOST_EFFORT = 1000  # the largest `effort`; a deployment's largest weight bounds it further
 _FORMAT = re.compile(r",?(?:\.1?[0-9])?[feg%]?")  # without a width: one of 2000000000 would be 2 GB of spaces
 
 
 class _Common(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
 ):
-    """What all kinds have: a name, a label for people, a role, and what a missing value means.
+    """What all kinds have: a name, a label for people, a role, what a missing value means, and who may change it how.
+
+    `change` says in which direction a value can change at all, for everybody who asks, and `effort` how hard that is:
+    the weight of whoever gives none. With `override`, applicants may say otherwise; without, they may only be stricter.
 
     Security: whoever asks a server reads its schema, so everything in it is bounded, and checked before it is used.
     """
@@ -43,15 +56,24 @@ class _Common(
     label: str = ""
     role: Literal["feature", "record"] = "feature"  # "record": shown with the row, not part of its cost
     missing: Literal["refuse", "level"] = "refuse"
+    change: Literal["any", "up", "down", "never"] = "any"
+    effort: int = 1
+    override: bool = False
 
     def __post_init__(self) -> None:
-        _check_text("name", self.name)
-        _check_text("label", self.label)
+        check_text("name", self.name)
+        check_text("label", self.label)
         if not self.name or not self.name.isprintable():
             raise ValueError(f"name: got {self.name!r}, expected a column's name")
-        for name, choices in (("role", _ROLES), ("missing", _MISSING)):
+        for name, choices in (("role", _ROLES), ("missing", _MISSING), ("change", _CHANGES)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+        if self.change in ("up", "down") and not self.ordered:
+            raise ValueError(f"change: got {self.change!r} for values without an order, expected any or never")
+        if isinstance(self.effort, bool) or not isinstance(self.effort, int) or not 1 <= self.effort <= MOST_EFFORT:
+            raise ValueError(f"effort: got {short(self.effort)}, expected a whole number from 1 to {MOST_EFFORT}")
+        if not isinstance(self.override, bool):
+            raise ValueError(f"override: got {short(self.override)}, expected true or false")
         self._check()
 
     def _check(self) -> None:
@@ -79,7 +101,7 @@ class _Common(
 
     def codes(self, values: Sequence[Any], *, clamp: bool = False) -> Vector:
         """Return the code of every value; refuse a value that has no code, and name its row."""
-        absent = _missing(values)
+        absent = missing_of(values)
         if absent.any() and self.missing == "refuse":
             raise MissingValue(self.name, row=int(np.argmax(absent)), got="nothing", expected=self._expected())
         codes = np.full(len(values), self.steps + 1, dtype=np.int64)
@@ -133,34 +155,37 @@ class _Common(
 class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
     """A number from `low` to `high`, cut into `levels` equal parts (codes 0..levels) or steps of `step`.
 
-    With `log` the parts are equal on a logarithmic scale. `mad` is the median absolute deviation that the metric of
-    that name divides by.
+    With `log` the parts are equal on a logarithmic scale. With `points` the levels are these numbers, from `low` to
+    `high`, such as quantiles. `mad` is the median absolute deviation that the metric of that name divides by.
     """
 
     low: float
     high: float
     levels: int | None = None
     step: float | None = None
+    points: tuple[float, ...] | None = None
     unit: str = ""
     format: str = ""
     log: bool = False
     mad: float | None = None
 
     def _check(self) -> None:
-        _check_text("unit", self.unit)
-        _check_text("format", self.format)
+        check_text("unit", self.unit)
+        check_text("format", self.format)
         if not _FORMAT.fullmatch(self.format):
             expected = "a format such as ',.0f': a comma or none, up to 19 places, and one of f, e, g, % or none"
             raise ValueError(f"format: got {self.format!r}, expected {expected}")
         for name in ("low", "high", "step", "mad"):  # so that 1 and 1.0 make the same schema, byte for byte
             if getattr(self, name) is not None:
-                msgspec.structs.force_setattr(self, name, _as_float(name, getattr(self, name)))
+                msgspec.structs.force_setattr(self, name, as_float(name, getattr(self, name)))
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"high: got {self.high}, expected a number above low = {self.low}")
-        if max(abs(self.low), abs(self.high)) > _FARTHEST:
-            raise ValueError(f"low: got {self.low} to {self.high}, expected numbers within {_FARTHEST:g} of 0")
-        if (self.levels is None) == (self.step is None):
-            raise ValueError("levels: got both levels and step or neither, expected one of them")
+        if max(abs(self.low), abs(self.high)) > FARTHEST:
+            raise ValueError(f"low: got {self.low} to {self.high}, expected numbers within {FARTHEST:g} of 0")
+        if [self.levels, self.step, self.points].count(None) != 2:
+            raise ValueError("levels: got both levels and step or neither, expected one of levels, step and points")
+        if self.points is not None:
+            self._check_points(self.points)
         if self.step is not None:
             parts = (self.high - self.low) / self.step if self.step > 0 else 0.5
             if self.log or not parts < MOST_LEVELS + 1 or not math.isclose(parts, round(parts), rel_tol=1e-9):
@@ -168,7 +193,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         if isinstance(self.levels, bool) or not isinstance(self.levels, int | None):
             raise ValueError(f"levels: got {self.levels!r}, expected a whole number")
         if not 1 <= self.steps <= MOST_LEVELS:
-            raise ValueError(f"levels: got {_short(self.steps)}, expected 1 to {MOST_LEVELS}")
+            raise ValueError(f"levels: got {short(self.steps)}, expected 1 to {MOST_LEVELS}")
         if self.log and self.low <= 0:
             raise ValueError(f"low: got {self.low}, expected a number above 0, since log is true")
         if self.log and not 1 < self.high / self.low < math.inf:
@@ -177,9 +202,21 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         if self.mad is not None and not 0 < self.mad < math.inf:
             raise ValueError(f"mad: got {self.mad}, expected a number above 0")
 
+    def _check_points(self, points: Sequence[Any]) -> None:
+        expected = f"numbers that rise from low = {self.low} to high = {self.high}"
+        if not isinstance(points, tuple) or not all(isinstance(p, int | float) for p in points):
+            raise ValueError(f"points: got {short(points)}, expected {expected}")
+        numbers = tuple(as_float("points", p) for p in points)
+        rising = all(a < b for a, b in pairwise(numbers))
+        if self.log or not rising or numbers[:1] + numbers[-1:] != (self.low, self.high):
+            raise ValueError(f"points: got {short(numbers)}, expected {expected}, and no log")
+        msgspec.structs.force_setattr(self, "points", numbers)
+
     @property
     def steps(self) -> int:
         """R, the largest code of a value that is not missing."""
+        if self.points is not None:
+            return len(self.points) - 1
         return self.levels if self.levels is not None else round((self.high - self.low) / (self.step or 1))
 
     def _codes(self, values: Sequence[Any], clamp: bool) -> Vector:
@@ -196,16 +233,29 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         numbers = np.clip(numbers, self.low, self.high)
         if self.log:
             return np.log(numbers / self.low) / math.log(self.high / self.low)
+        if self.points is not None:
+            points = np.array(self.points)
+            below = np.clip(np.searchsorted(points, numbers, side="right") - 1, 0, self.steps - 1)
+            return np.asarray((below + (numbers - points[below]) / (points[below + 1] - points[below])) / self.steps)
         return (numbers - self.low) / (self.high - self.low)
 
     def _expected(self) -> str:
         return f"{self.low:g} to {self.high:g}"
 
     def _value(self, code: int) -> Value:
+        if self.points is not None:
+            return self.points[code]
         part = code / self.steps
         if self.log:
             return float(self.low * (self.high / self.low) ** part)
         return float(f"{self.low + (self.high - self.low) * part:.15g}")
+
+    def coarser(self, most: int) -> Numeric:
+        """Return the feature with this many levels, fewer than it has."""
+        if self.points is None:
+            return msgspec.structs.replace(self, levels=most, step=None)
+        kept = np.rint(np.linspace(0, self.steps, most + 1)).astype(int).tolist()
+        return msgspec.structs.replace(self, points=tuple(self.points[n] for n in kept))
 
     def numbers(self) -> NDArray[np.float64]:
         """Return the number that every code stands for. The missing level, which stands for none, gets the highest."""
@@ -231,6 +281,8 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
     def _format(self) -> str:
         """Return a format with as many decimals as a step has, or two significant digits if a step has too many."""
         width = (self.high - self.low) / self.steps
+        if self.points is not None:
+            width = min(b - a for a, b in pairwise(self.points))
         decimals = next((n for n in range(6) if math.isclose(round(width, n), width, rel_tol=1e-9)), None)
         return f",.{max(0, 1 - math.floor(math.log10(width))) if decimals is None else decimals}f"
 
@@ -241,7 +293,7 @@ class Ordinal(_Common, frozen=True, kw_only=True, tag="ordinal"):
     values: tuple[Plain, ...]
 
     def _check(self) -> None:
-        _check_values(self.values)
+        check_values(self.values)
 
     def _listed(self) -> Sequence[Plain]:
         return self.values
@@ -275,91 +327,26 @@ class Boolean(_Common, frozen=True, kw_only=True, tag="boolean"):
 
 Feature = Numeric | Ordinal | Categorical | Boolean
 
+__all__ = [
+    "FARTHEST",
+    "LONGEST_TEXT",
+    "MOST_LEVELS",
+    "Boolean",
+    "Categorical",
+    "Feature",
+    "Numeric",
+    "Ordinal",
+    "Plain",
+    "Value",
+    "as_numbers",
+    "is_category",
+    "is_missing",
+    "plain",
+]
+
 
 def _find(lookup: dict[Any, int], value: Any) -> int:
     try:
         return lookup.get(plain(value), -1)
     except TypeError:  # a list, or something else that cannot be a category
         return -1
-
-
-def is_missing(value: Any) -> bool:
-    """Tell whether a value is None, NaN, or a data frame's own mark for nothing."""
-    try:
-        return value is None or bool(value != value)
-    except TypeError:  # a comparison with pandas.NA has no truth value
-        return True
-    except (ArithmeticError, ValueError):  # a signalling NaN or an array: not missing, and refused later
-        return False
-
-
-def _missing(values: Sequence[Any]) -> NDArray[np.bool_]:
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-        return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
-    return np.fromiter((is_missing(v) for v in values), dtype=bool, count=len(values))
-
-
-def plain(value: Any) -> Any:
-    """Return a value as plain Python, so that 1, 1.0, numpy.int64(1) and True look up alike."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def as_numbers(what: str, values: Sequence[Any]) -> NDArray[np.float64]:
-    """Accept numbers, or refuse: text, dates and truth values are not numbers."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
-        return values.astype(np.float64)
-    numbers = np.empty(len(values))
-    for row, value in enumerate(values):
-        try:
-            if isinstance(value, bool | np.bool) or not isinstance(value, Real | Decimal):
-                raise TypeError
-            numbers[row] = float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise WrongType(what, row=row, got=repr(value)[:60], expected="a number") from None
-    return numbers
-
-
-def _short(value: object) -> str:
-    """Write a value for an error message, or its beginning if it is long."""
-    if isinstance(value, int) and abs(value) > _MOST_WHOLE:
-        return f"a whole number of {value.bit_length()} bits"
-    return repr(value)[:60]
-
-
-def _as_float(what: str, value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{what}: got {_short(value)}, expected a number within {_FARTHEST:g} of 0") from None
-
-
-def _check_text(what: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise ValueError(f"{what}: got {_short(text)}, expected text")
-    if len(text) > LONGEST_TEXT:
-        raise ValueError(f"{what}: got {len(text)} characters, expected at most {LONGEST_TEXT}")
-
-
-def is_category(value: object) -> bool:
-    """Tell whether a value may be a category: short text, a finite number of up to 64 bits, or a truth value."""
-    if isinstance(value, str):
-        return len(value) <= LONGEST_TEXT
-    return math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) <= _MOST_WHOLE
-
-
-def _check_values(values: Sequence[Plain]) -> None:
-    if not isinstance(values, tuple):
-        raise ValueError(f"values: got {_short(values)}, expected text, numbers or truth values")
-    if not values:
-        raise ValueError("values: got none, expected at least one")
-    if len(values) > MOST_LEVELS:
-        raise ValueError(f"values: got {len(values)}, expected at most {MOST_LEVELS}")
-    for value in values:  # before any look-up: integers of any size can be chosen to have the same hash
-        if not isinstance(value, str | int | float):
-            raise ValueError(f"values: got {_short(value)}, expected text, numbers or truth values")
-        if isinstance(value, str):
-            _check_text("values", value)
-        elif not is_category(value):
-            raise ValueError(f"values: got {_short(value)}, expected finite numbers within 2**63 of 0")
-    if len(set(values)) != len(values):
-        raise ValueError("values: got one twice, expected each once")

@@ -11,6 +11,7 @@ from typing import Any
 import narwhals as nw
 
 from ..errors import EmptyDatabase, InvalidInput, MissingPackage, UnknownName, WrongShape, WrongType
+from .csvfiles import csv_options
 
 _BACKENDS = ("polars", "pyarrow", "pandas")
 
@@ -51,8 +52,12 @@ class Columns:
         if series.dtype == nw.Enum:
             return list(series.dtype.categories)
         native = nw.to_native(series)
-        if getattr(getattr(native, "dtype", None), "ordered", False):
+        dtype = getattr(native, "dtype", None)
+        if getattr(dtype, "ordered", False):
             return list(native.cat.categories)
+        held = native.array.__arrow_array__() if hasattr(dtype, "pyarrow_dtype") else native
+        if getattr(getattr(held, "type", None), "ordered", False):  # a dictionary of pyarrow
+            return list(held.unify_dictionaries().chunk(0).dictionary.to_pylist())
         return None
 
     def rows(self, keep: Any) -> Columns:
@@ -99,6 +104,8 @@ def _native(frame: Any) -> Any:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise WrongShape("frame", got=f"the column {twice!r} twice", expected="each once")
+        sparse = [name for name, dtype in zip(names, frame.dtypes, strict=True) if str(dtype).startswith("Sparse")]
+        frame = frame.assign(**{name: frame[name].sparse.to_dense() for name in sparse}) if sparse else frame
     try:
         return nw.from_native(frame, eager_only=True)
     except (TypeError, ValueError):
@@ -114,11 +121,8 @@ def _read(path: Path) -> Any:
     if not path.exists():
         raise WrongType(str(path), got="no such file", expected="a CSV or Parquet file")
     backend = installed_backend()
-    options: dict[str, Any] = {}
-    if backend == "polars" and path.suffix.lower() == ".csv":
-        # The other libraries also infer types from every row and read NA as missing.
-        options = {"infer_schema_length": None, "null_values": ["", "NA", "NaN", "nan", "null"]}
     try:
+        options = csv_options(path, backend) if path.suffix.lower() == ".csv" else {}
         return reader(str(path), backend=backend, **options)
     except InvalidInput:
         raise

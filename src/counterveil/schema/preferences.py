@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..algebra import checks
 from ..algebra.arrays import Vector
 from ..errors import MissingValue, NotOffered, OutOfRange, UnknownName, WrongShape, WrongType
-from .costs import CONSTRAINTS, Costs
+from .costs import CONSTRAINTS, PREFERENCES, Costs
 from .features import Categorical, Feature, Numeric, Value, as_numbers
 from .tariff import Tariff
 
@@ -30,7 +30,7 @@ class Preferences:
 
     - `weights`: how reluctant they are to change a feature, 1 (the default) to the deployment's largest weight.
     - `immutable`: features that must stay as they are.
-    - `ranges`: the lowest and the highest value that they accept; None for no bound.
+    - `ranges`: the lowest and the highest value that they accept; None for no bound. Each bound counts as its level.
     - `increase_only`, `decrease_only`: features that may change in one direction only.
     - `forbidden`: values that a feature must not get.
     - `metric`: how far apart two levels are. `l1` is the difference divided by the range, and `l2` is the square of
@@ -38,6 +38,8 @@ class Preferences:
       the schema says one-hot. `heom` is `l2`, except that any change of category costs 1. `fewest` asks for the fewest
       changes, and among equally many for the least cost by `l2`.
     - `costs`: for a feature, the applicant's own cost of each value, from 0 to 1 (as bad as the whole range).
+    - `missing`: features that may become missing. All others stay given, if they are.
+    - `override`: features for which the schema's `change` does not count; the schema says where that is possible.
 
     Constraints apply to levels: a value counts as the level that it is quantised to.
     """
@@ -50,11 +52,13 @@ class Preferences:
     forbidden: Mapping[str, Collection[Value]] = field(default_factory=dict)
     metric: Metric = "l2"
     costs: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
+    missing: Collection[str] = ()
+    override: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.metric not in get_args(Metric):
             raise UnknownName("metric", got=repr(self.metric), expected=f"one of {', '.join(get_args(Metric))}")
-        for given in ("immutable", "increase_only", "decrease_only"):
+        for given in ("immutable", "increase_only", "decrease_only", "missing", "override"):
             object.__setattr__(self, given, _names(given, getattr(self, given)))
         for given in ("weights", "ranges", "forbidden", "costs"):
             if not isinstance(getattr(self, given), Mapping):
@@ -88,17 +92,26 @@ def _names(what: str, values: Any) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def compile_costs(tariff: Tariff, own: Vector, preferences: Preferences) -> Costs:
-    """Return the applicant's costs in the units of the tariff; refuse preferences that name no feature or level."""
+def compile_costs(
+    tariff: Tariff, own: Vector, preferences: Preferences, offers: Collection[str] = PREFERENCES
+) -> Costs:
+    """Return the applicant's costs in the units of the tariff; refuse preferences that name no feature or level.
+
+    The schema's own rules (`change`, `effort`) count too, as far as the form `offers` the preferences that they need.
+    """
     features = tariff.schema.cost_features
-    weights = _weights(tariff, preferences)
+    weights = _weights(tariff, preferences, offers)
     names = {f.name for f in features}
-    for given in (*CONSTRAINTS, "costs"):
+    for given in (*CONSTRAINTS, "costs", "missing", "override"):
         for name in getattr(preferences, given):
             if name not in names:
                 raise UnknownName(given, got=repr(name), expected="one of " + ", ".join(f.name for f in features))
+    for feature in features:
+        if feature.name in preferences.override and not feature.override:
+            got = f"{feature.name}, for which the schema does not allow it"
+            raise NotOffered("override", got=got, expected="a feature with override = true")
     pairs = list(zip(features, own.tolist(), strict=True))
-    allowed = [_allowed(feature, a, preferences) for feature, a in pairs]
+    allowed = [_ruled(feature, a, preferences, offers) | _allowed(feature, a, preferences) for feature, a in pairs]
     free = [
         np.logical_and.reduce([np.ones(feature.largest + 1, dtype=bool), *may.values()])
         for feature, may in zip(features, allowed, strict=True)
@@ -111,7 +124,9 @@ def compile_costs(tariff: Tariff, own: Vector, preferences: Preferences) -> Cost
     else:
         costs = [_whole(tariff.unit, d, coarse) * w for d, w in zip(apart, weights.values(), strict=True)]
     tables = [np.where(may, cost, tariff.forbidden) for may, cost in zip(free, costs, strict=True)]
-    return Costs(features, own, tables, allowed, list(weights.values()), exact if coarse else None)
+    asked = [f for f in features if isinstance(f, Numeric) and f.name in preferences.ranges]
+    ranges = {f.name: _bounds(f, preferences.ranges[f.name]) for f in asked}
+    return Costs(features, own, tables, allowed, list(weights.values()), exact if coarse else None, ranges)
 
 
 def _whole(unit: float, apart: Floats, coarse: bool) -> Vector:
@@ -136,13 +151,16 @@ def _fewest(tariff: Tariff, own: Vector, exact: list[Floats], free: list[NDArray
     return [cost + (able * steps + 1) * other for cost, other in zip(costs, changes, strict=True)]
 
 
-def _weights(tariff: Tariff, preferences: Preferences) -> dict[str, int]:
-    names = [f.name for f in tariff.schema.cost_features]
+def _weights(tariff: Tariff, preferences: Preferences, offers: Collection[str]) -> dict[str, int]:
+    """Return the weight of every feature: the applicant's, or else the schema's `effort`, which is the least."""
+    features = {f.name: f for f in tariff.schema.cost_features}
     for name, weight in preferences.weights.items():
-        if name not in names:
-            raise UnknownName("weights", got=repr(name), expected="one of " + ", ".join(names))
-        checks.integer(f"weights, {name}", weight, 1, tariff.max_weight)
-    return {name: int(preferences.weights.get(name, 1)) for name in names}
+        if name not in features:
+            raise UnknownName("weights", got=repr(name), expected="one of " + ", ".join(features))
+        least = 1 if features[name].override else features[name].effort
+        checks.integer(f"weights, {name}", weight, least, tariff.max_weight)
+    usual = {name: f.effort if "weights" in offers else 1 for name, f in features.items()}
+    return {name: int(preferences.weights.get(name, usual[name])) for name in features}
 
 
 def _distance(feature: Feature, a: int, preferences: Preferences, features: Sequence[Feature]) -> Floats:
@@ -190,6 +208,20 @@ def _own_table(feature: Feature, a: int, table: Mapping[Any, float]) -> Floats:
     return costs
 
 
+def _ruled(feature: Feature, a: int, preferences: Preferences, offers: Collection[str]) -> dict[str, NDArray[np.bool_]]:
+    """Return which levels the schema's rules allow. Where a form takes no direction, such a feature must stay."""
+    codes, ruled = np.arange(feature.largest + 1), dict[str, NDArray[np.bool_]]()
+    there = codes <= feature.steps
+    if feature.change != "any" and feature.name not in preferences.override and "immutable" in offers:
+        given = {"up": "increase_only", "down": "decrease_only", "never": "immutable"}[feature.change]
+        onwards = codes >= a if feature.change == "up" else codes <= a
+        turns = given in offers and given != "immutable"
+        ruled["change"] = (onwards & there & (a <= feature.steps)) | (codes == a) if turns else codes == a
+    if "missing" in offers and a <= feature.steps < feature.largest and feature.name not in preferences.missing:
+        ruled["missing"] = there
+    return ruled
+
+
 def _allowed(feature: Feature, a: int, preferences: Preferences) -> dict[str, NDArray[np.bool_]]:
     """Return which levels each constraint on a feature allows."""
     name, codes = feature.name, np.arange(feature.largest + 1)
@@ -212,26 +244,33 @@ def _allowed(feature: Feature, a: int, preferences: Preferences) -> dict[str, ND
 
 
 def _in_range(feature: Feature, bounds: tuple[Any, Any]) -> NDArray[np.bool_]:
+    """Return the levels from the one that the lower bound falls into to the one that the upper bound falls into."""
+    lowest, highest = _bounds(feature, bounds)
+    codes = np.arange(feature.largest + 1)
+    if not isinstance(feature, Numeric):
+        return np.asarray((codes >= lowest) & (codes <= highest))
+    slack = 1e-9 * (feature.high - feature.low)
+    if lowest > min(highest, feature.high) + slack or highest < feature.low - slack:
+        return np.zeros(feature.largest + 1, dtype=bool)
+    first, last = np.rint(feature.position(np.array([lowest, highest])) * feature.steps)
+    return np.asarray((codes >= first) & (codes <= last))
+
+
+def _bounds(feature: Feature, bounds: tuple[Any, Any]) -> tuple[float, float]:
+    """Return the lowest and the highest number that is asked for, or level of a feature that has no numbers."""
+    what = f"ranges, {feature.name}"
     if not feature.ordered:
         raise NotOffered("ranges", got=f"{feature.name}, whose values have no order", expected="an ordered feature")
     if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != 2:
-        raise WrongShape(f"ranges, {feature.name}", got=repr(bounds), expected="lowest and highest value, or None")
+        raise WrongShape(what, got=repr(bounds), expected="lowest and highest value, or None")
     low, high = bounds
-    if isinstance(feature, Numeric):
-        lowest, highest = (
-            other if bound is None else float(as_numbers(f"ranges, {feature.name}", [bound])[0])
-            for bound, other in ((low, -np.inf), (high, np.inf))
-        )
-        if np.isnan(lowest) or np.isnan(highest):
-            raise WrongType(f"ranges, {feature.name}", got="nan", expected="a number or None")
-        slack, values = 1e-9 * (feature.high - feature.low), feature.numbers()
-        lowest, highest = lowest - slack, highest + slack
-        return np.asarray((values >= lowest) & (values <= highest))
-    codes = np.arange(feature.largest + 1)
-    what = f"ranges, {feature.name}"
-    lowest = 0 if low is None else int(_codes(what, feature, [low])[0])
-    highest = feature.largest if high is None else int(_codes(what, feature, [high])[0])
-    return np.asarray((codes >= lowest) & (codes <= highest))
+    if not isinstance(feature, Numeric):
+        lowest = 0 if low is None else int(_codes(what, feature, [low])[0])
+        return lowest, feature.largest if high is None else int(_codes(what, feature, [high])[0])
+    numbers = as_numbers(what, [-np.inf if low is None else low, np.inf if high is None else high])
+    if np.isnan(numbers).any():
+        raise WrongType(what, got="nan", expected="a number or None")
+    return float(numbers[0]), float(numbers[1])
 
 
 def _codes(what: str, feature: Feature, values: list[Any]) -> Vector:

@@ -5,22 +5,21 @@ Security: public, the ranges too. A range read off the data tells where the data
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import narwhals as nw
 import numpy as np
 import tomli_w
 
 from ..algebra import checks
 from ..algebra.arrays import Vector
-from ..errors import EmptyDatabase, InvalidSchema, MissingValue, OutOfRange, UnknownName, WrongType
+from ..errors import EmptyDatabase, InvalidSchema, LeftOut, MissingValue, Suspicious, UnknownName, WrongType
 from .features import (
     LONGEST_TEXT,
     MOST_LEVELS,
@@ -31,10 +30,9 @@ from .features import (
     Ordinal,
     Plain,
     Value,
-    is_category,
-    plain,
 )
 from .frames import Columns, columns_of
+from .inference import Options, guess, why
 
 _VERSION = 1
 _MOST_FEATURES = 10_000
@@ -46,6 +44,8 @@ _HEADER = """\
 # numbers that you would say in public anyway. The same goes for lists of values and for mad.
 # levels = 10 means eleven values, 0/10 to 10/10 of the range; step = 50 means low, low + 50, …
 # role = "record" shows a column with the row and keeps it out of the cost.
+# change = "up", "down" or "never" binds everybody who asks; effort = 3 makes a change three times as dear.
+# docs/schema.md describes every field.
 """
 
 
@@ -176,7 +176,14 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
 
     def to_toml(self) -> str:
         """Write the schema as a file that a person can edit."""
-        return _HEADER + "\n" + tomli_w.dumps(self.to_builtins(), multiline_strings=False)
+        written = self.to_builtins()
+        parts = [_HEADER, ""]
+        for feature, entry in zip(self.features, written.pop("feature"), strict=True):
+            reason = why(feature)
+            parts += [f"# change: {reason}."] if reason else []
+            parts += ["[[feature]]", tomli_w.dumps(entry)]
+        parts[1] = tomli_w.dumps(written)
+        return "\n".join(parts).rstrip() + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write the schema to a file."""
@@ -220,26 +227,52 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
 
     @classmethod
     def infer(
-        cls, frame: Any, *, exclude: Iterable[str] = (), most_levels: int = 100, round_outwards: bool = True
+        cls,
+        frame: Any,
+        *,
+        exclude: Iterable[str] = (),
+        include: Iterable[str] = (),
+        quantiles: Iterable[str] = (),
+        most_levels: int = 100,
+        round_outwards: bool = True,
     ) -> Schema:
         """Guess a schema from data: kinds by type, steps for whole numbers, ranges rounded outwards.
 
-        Columns of free text and of dates are left out. Check the result before you publish it: ranges, values and `mad`
-        come from the data.
+        Check the result before you publish it: ranges, values and `mad` come from the data. Warnings name the columns
+        that are left out, being ids, dates or free text, and say what looks wrong.
+
+        Parameters
+        ----------
+        frame : a pandas, polars or pyarrow frame, a mapping of columns, or the path of a CSV or Parquet file.
+        exclude : columns to leave out, such as the verdict. A column that repeats one of them is warned about.
+        include : columns to take although they look like ids or free text.
+        quantiles : numeric columns whose levels are to hold about as many rows each.
+        most_levels : about how many levels a numeric feature has at most.
+        round_outwards : do not show the data's extremes.
         """
         table = Columns(frame)
         checks.integer("most_levels", most_levels, 1, MOST_LEVELS)
-        if isinstance(exclude, str):
-            raise WrongType("exclude", got=f"the text {exclude!r}", expected="a list of columns")
-        left_out = set(exclude)
-        unknown = sorted(left_out - set(table.names))
-        if unknown:
-            raise UnknownName("exclude", got=repr(unknown[0]), expected="one of " + ", ".join(table.names))
-        guesses = [_guess(table, name, most_levels, round_outwards) for name in table.names if name not in left_out]
-        features = tuple(feature for feature in guesses if feature is not None)
-        if not features:
+        named = {"exclude": exclude, "include": include, "quantiles": quantiles}
+        chosen = {what: _columns(what, given, table.names) for what, given in named.items()}
+        made = guess(table, Options(**chosen, most_levels=most_levels, round_outwards=round_outwards))
+        if not made.features:
             raise EmptyDatabase("schema", got="no column that could be a feature", expected="at least one")
-        return cls(features=features)
+        if made.left_out:
+            said = "; ".join(f"{name} ({reason})" for name, reason in made.left_out.items())
+            warnings.warn(f"left out: {said}", LeftOut, stacklevel=2)
+        for notice in made.notices:
+            warnings.warn(notice, Suspicious, stacklevel=2)
+        return cls(features=tuple(made.features))
+
+
+def _columns(what: str, given: Iterable[str], names: Sequence[str]) -> list[str]:
+    if isinstance(given, str):
+        raise WrongType(what, got=f"the text {given!r}", expected="a list of columns")
+    chosen = list(given)
+    unknown = sorted(set(chosen) - set(names))
+    if unknown:
+        raise UnknownName(what, got=repr(unknown[0]), expected="one of " + ", ".join(names))
+    return chosen
 
 
 def _place(source: str, path: str, raw: Any) -> str:
@@ -253,85 +286,6 @@ def _place(source: str, path: str, raw: Any) -> str:
     if not isinstance(name, str) or len(name) > LONGEST_TEXT:
         name = f"number {number + 1}"
     return f"{source}, feature {name!r}" + (f", {field}" if field else "")
-
-
-def _guess(table: Columns, name: str, most_levels: int, round_outwards: bool) -> Feature | None:
-    """Guess one column's feature; None for free text, dates, and columns without a value."""
-    dtype, values = table.dtype(name), table.present(name)
-    missing: Any = "level" if len(values) < table.count else "refuse"
-    if any(isinstance(v, dict | list) for v in values):
-        return None
-    distinct = _in_order(set(values))
-    if not distinct:
-        return None
-    truth = all(isinstance(v, bool) for v in distinct) or (dtype.is_numeric() and set(distinct) == {0, 1})
-    if dtype == nw.Boolean or truth:
-        return Boolean(name=name, missing=missing)
-    if dtype.is_numeric():
-        numbers = np.array([float(v) for v in values])
-        whole = dtype.is_integer() or bool(np.all(numbers == np.rint(numbers)))
-        return _numeric(name, numbers, missing, whole, most_levels, round_outwards)
-    ordered = table.categories(name)
-    if ordered is not None:
-        if not all(is_category(v) for v in ordered):
-            return None
-        return Ordinal(name=name, values=tuple(plain(v) for v in ordered), missing=missing)
-    named = all(isinstance(v, str | bool | int) and is_category(v) for v in distinct)
-    if not named or len(distinct) > max(20, len(values) // 10):
-        return None
-    return Categorical(name=name, values=tuple(distinct), missing=missing)
-
-
-def _in_order(values: set[Any]) -> list[Any]:
-    try:
-        return sorted(values)
-    except TypeError:
-        return sorted(values, key=str)
-
-
-def _numeric(
-    name: str,
-    numbers: np.ndarray[Any, np.dtype[np.float64]],
-    missing: Any,
-    whole: bool,
-    levels: int,
-    round_outwards: bool,
-) -> Numeric:
-    finite = numbers[np.isfinite(numbers)]
-    if not finite.size:
-        raise MissingValue(name, got="no finite number", expected="at least one")
-    low, high = float(finite.min()), float(finite.max())
-    if max(abs(low), abs(high)) > 1e300:
-        raise OutOfRange(name, got=f"{low:g} to {high:g}", expected="numbers below 1e300")
-    mad = float(np.median(np.abs(finite - np.median(finite))))
-    constant = high - low <= 1e-12 * max(abs(low), abs(high)) or high - low < 1e-300
-    step = max(1.0, _nice_step(1e-9 * abs(high), whole=True)) if constant else _nice_step((high - low) / levels, whole)
-    if round_outwards or constant:
-        unit = step if constant else max(step, _nice_step((high - low) / 10, whole))
-        lower, upper = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
-        tidy = (float(f"{lower:.12g}"), float(f"{upper:.12g}"))
-        low, high = tidy if tidy[0] <= low and high <= tidy[1] else (lower, upper)
-    high = max(high, low + step)
-    parts = (high - low) / step
-    divides = math.isclose(parts, round(parts), rel_tol=1e-9)
-    return Numeric(
-        name=name,
-        low=low,
-        high=high,
-        step=step if divides else None,
-        levels=None if divides else math.ceil(parts),
-        missing=missing,
-        mad=float(f"{mad:.2g}") if mad > 0 and not constant else step,
-    )
-
-
-def _nice_step(minimum: float, whole: bool) -> float:
-    """Return the smallest 1, 2 or 5 times a power of ten that is at least `minimum`; at least 1 for whole numbers."""
-    if whole and minimum <= 1:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(minimum))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= minimum * (1 - 1e-12))
-    return float(f"{step:.12g}")
 
 
 __all__ = ["Boolean", "Categorical", "Feature", "Numeric", "Ordinal", "Plain", "Schema"]

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..errors import OutOfRange
 from .features import Categorical
 from .layouts import Layout, RecordKind
 from .schema import Schema
@@ -32,6 +33,13 @@ class Tariff:
     def layout(self) -> Layout:
         """Which columns of codes there are, and what they cost."""
         return Layout(self.schema, self.record, self.intervals)
+
+    def check_efforts(self) -> None:
+        """Refuse an effort above the largest weight: no bound on a cost would hold."""
+        for feature in self.schema.cost_features:
+            if feature.effort > self.max_weight:
+                expected = f"at most {self.max_weight}, the largest weight of the deployment"
+                raise OutOfRange(f"effort, {feature.name}", got=feature.effort, expected=expected)
 
     @cached_property
     def stretch(self) -> int:

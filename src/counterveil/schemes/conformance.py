@@ -89,7 +89,7 @@ def _check_deployed(form: Form, preferences: Preferences) -> None:
     levels = [range(feature.largest + 1) for feature in _SCHEMA.features]
     codes = np.array(list(product(*levels)))
     prepared = form.prepare(_TARIFF, codes)
-    question, costs = form.question(_TARIFF, compile_costs(_TARIFF, codes[0], preferences))
+    question, costs = form.question(_TARIFF, compile_costs(_TARIFF, codes[0], preferences, form.offers))
     check_form(form, prepared, question)
     paid, said = form.costs(prepared, question), np.array([sum(costs.of(row)) for row in codes])
     _need(np.array_equal(paid, said), f"{form.name}: rows cost something else than the explanation says")

@@ -6,6 +6,7 @@ The form of the question decides which preferences a deployment accepts, and whi
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from ..algebra import checks
 from ..algebra.arrays import Codes, Vector
 from ..crypto.keys import SIGNATURE_BYTES
 from ..crypto.randomness import KEY_BYTES
-from ..errors import NotOffered, OutOfRange, UnknownName, WrongType
+from ..errors import NotOffered, OutOfRange, RuleNotKept, UnknownName, WrongType
 from ..schema.layouts import RecordKind, layout
 from ..schema.schema import Schema
 from ..schema.tariff import Tariff
@@ -115,6 +116,7 @@ class Deployment:
         own = _form_options(form_name, norm, given.get("form", {}))
         unit = own.pop(_UNIT, None) if form_named(form_name).tabular else None
         tariff = Tariff(schema, checks.integer("max_weight", max_weight, 1), d_min, record, intervals)
+        tariff.check_efforts()
         if unit is not None:
             tariff = replace(tariff, chosen_unit=checks.integer("options, unit", unit, 1, _LARGEST_UNIT))
         elif tariff.layout.regions:
@@ -203,7 +205,7 @@ class Deployment:
         """Which rows, or regions, an applicant gets with a question, in words."""
         what = "region" if self.tariff.layout.regions else "row"
         several = f"up to {self.k} {what}s" if self.scheme.protocol.fetches else f"the {self.k} nearest {what}s"
-        return f"the nearest {what}" if self.k == 1 else several
+        return (f"the nearest {what}" if self.k == 1 else several) + ("" if self.scheme.exact else ", approximately")
 
     def measure(self) -> str:
         """Say how large costs are: the unit, the largest cost, and the bits of a number in the arithmetic."""
@@ -244,13 +246,22 @@ class Deployment:
         )
 
     def check_serves(self, database: Holdings) -> None:
-        """Refuse a database with another schema, another kind of record, or fewer than k rows."""
+        """Refuse a database with another schema, another kind of record, or fewer than k rows.
+
+        Warn of rules of the schema that the form of the question cannot keep.
+        """
         if self.schema != database.schema or self.record != database.record:
             raise WrongType("deployment", got="another schema or kind of record", expected="those of the database")
         if self.certificate != database.certificate:
             raise WrongType("deployment", got="regions of another model", expected="those of the database")
         if self.k > database.rows:
             raise OutOfRange("k", got=self.k, expected=f"at most {database.rows}, the number of rows")
+        offers, features = self.scheme.form.offers, self.schema.cost_features
+        lost = [f.name for f in features if f.change != "any" and "immutable" not in offers]
+        lost += [f.name for f in features if f.effort > 1 and "weights" not in offers and f.name not in lost]
+        if lost:
+            said = f"a {self.scheme.form.name} deployment does not keep the schema's rules on {', '.join(lost)}"
+            warnings.warn(f"{said}; a table one does", RuleNotKept, stacklevel=2)
 
     @property
     def unit(self) -> int:

@@ -20,14 +20,17 @@ import { hex, packVector } from "./wire.js";
 /** @param {Deployment} deployment @param {Explanation} found @param {Map<Feature, Value>} before */
 export function sentence({ regions }, found, before) {
   if (!found.feasible) return WORDS.relax(WORDS.joined(found.broken.map((f) => f.title)));
-  if (!found.changes.length) return regions ? WORDS.within : WORDS.same;
+  const notes = found.outside.map(({ feature, value }) => WORDS.outside(feature.title, feature.show(value)));
+  if (found.approximate) notes.push(regions ? WORDS.approximateRegion : WORDS.approximate);
+  if (!found.changes.length) return [regions ? WORDS.within : WORDS.same, ...notes].join(" ");
   const parts = found.changes.map((c) => {
-    if (c.inside) return `${c.feature.title} ${c.inside.words}`;
+    if (c.inside) return WORDS.condition(c.feature.title, c.inside.words);
     const verb = c.direction > 0 ? WORDS.raise : c.direction < 0 ? WORDS.lower : WORDS.alter;
     return WORDS.changed(verb, c.feature.title, c.feature.show(before.get(c.feature)), c.feature.show(c.value));
   });
-  const text = WORDS.joined(parts), rest = regions && found.changes.length < found.codes.size ? `; ${WORDS.stays}` : "";
-  return `${text[0].toUpperCase()}${text.slice(1)}${rest}.`;
+  if (regions && found.changes.length < found.codes.size) parts.push(WORDS.stays);
+  const text = regions ? parts.join("; ") : WORDS.joined(parts);
+  return [`${text[0].toUpperCase()}${text.slice(1)}.`, ...notes].join(" ");
 }
 
 /** @param {Explanation} found @param {Map<Feature, Value>} before */
@@ -50,7 +53,8 @@ function changesTable({ changes }, before) {
  */
 export function answerCard(deployment, { explanations, liars }, before) {
   const { certificate } = deployment, [first, ...others] = explanations, fitting = others.filter((each) => each.feasible);
-  const title = certificate ? WORDS.region : WORDS.answer;
+  const [near, nearly] = certificate ? [WORDS.region, WORDS.regionNearly] : [WORDS.answer, WORDS.nearly];
+  const title = first.approximate ? nearly : near;
   const box = make("div", { className: "card" }, make("h2", {}, first.feasible ? title : WORDS.nothing));
   for (const [i, each] of [first, ...fitting].entries()) {
     if (i) box.append(make("h3", {}, WORDS.next(i + 1)));

@@ -3,7 +3,7 @@
 import { words } from "./boxes.js";
 import { SIGNATURE_BYTES } from "./constants.js";
 import { Trouble } from "./network.js";
-import { allowedLevels, costTables, exactTables, levelOf } from "./preferences.js";
+import { allowedLevels, costTables, exactTables, levelOf, ruled } from "./preferences.js";
 import { unpackage } from "./spir.js";
 import { isSigned, unhex } from "./wire.js";
 
@@ -32,10 +32,12 @@ import { isSigned, unhex } from "./wire.js";
  * @property {Feature[]} broken
  * @property {Change[]} changes
  * @property {Levels} codes of a region: those that cost the least
+ * @property {boolean} approximate whether costs were masked, so that a nearer row may exist
+ * @property {{ feature: Feature, value: number }[]} outside where the record is outside the range that was asked for
  */
 
 /** @typedef {{ explanations: Explanation[], liars: number[] }} Found the records, the nearest first, and the servers whose answers were corrected */
-/** @typedef {{ codes: Levels, members?: import("./boxes.js").Members[] }} Read a record; of a region, its codes are those that cost the least */
+/** @typedef {{ codes: Levels, numbers?: Map<Feature, number>, members?: import("./boxes.js").Members[] }} Read a record: a row and its numbers; or a region, whose codes are those that cost the least */
 /** @typedef {{ record: Read, each: bigint[] }} Costed a record, and what each feature of it costs */
 
 /** @type {(values: bigint[]) => bigint} */
@@ -122,22 +124,28 @@ export async function explained(deployment, conversation, own, wishes) {
  * @param {Deployment} deployment
  * @param {Levels} own
  * @param {Wishes} wishes
- * @param {{ codes: Levels, members?: import("./boxes.js").Members[] }} record
+ * @param {Read} record
  * @param {number[]} each what each feature costs
  */
 function explain(deployment, own, wishes, record, each) {
-  const { schema } = deployment;
-  const broken = schema.costed.filter((f) => !allowedLevels(f, levelOf(own, f), wishes.get(f) ?? {})[levelOf(record.codes, f)]);
+  const { schema } = deployment, { members, numbers = new Map() } = record;
+  const allowed = schema.costed.map((f) => allowedLevels(f, levelOf(own, f), wishes.get(f) ?? ruled(f)));
+  const broken = schema.costed.filter((f, j) => !allowed[j][levelOf(record.codes, f)]);
+  /** @type {(f: Feature, value: number) => boolean} */
+  const within = (f, value) => !(value < (wishes.get(f)?.low ?? -Infinity) || value > (wishes.get(f)?.high ?? Infinity));
+  const outside = [...numbers].filter(([f, value]) => f.role === "feature" && !within(f, value)).map(([feature, value]) => ({ feature, value }));
   const total = each.reduce((a, b) => a + b, 0);
   const changes = schema.costed.flatMap((feature, j) => {
     const before = levelOf(own, feature), after = levelOf(record.codes, feature);
     if (before === after) return [];
     const ordered = feature.ordered && feature.kind !== "boolean" && Math.max(before, after) <= feature.steps;
+    const value = within(feature, Number(feature.value(after))) ? feature.value(after) : numbers.get(feature) ?? feature.value(after);
+    const inside = members?.[j].map((may, code) => may && (code <= feature.steps || allowed[j][code])); // nobody is told to leave a value out
     return [{
-      feature, before, after, value: feature.value(after), direction: ordered ? Math.sign(after - before) : 0,
-      share: total > 0 ? each[j] / total : 0, inside: record.members ? { words: words(feature, record.members[j]), members: record.members[j] } : null,
+      feature, before, after, value, direction: ordered ? Math.sign(after - before) : 0,
+      share: total > 0 ? each[j] / total : 0, inside: inside ? { words: words(feature, inside), members: inside } : null,
     }];
   });
   changes.sort((a, b) => b.share - a.share);
-  return { feasible: broken.length === 0, broken, changes, codes: record.codes };
+  return { feasible: broken.length === 0, broken, changes, codes: record.codes, outside, approximate: deployment.mask > 1 };
 }

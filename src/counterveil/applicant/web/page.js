@@ -5,6 +5,7 @@ import { answerCard, leftCard } from "./answer.js";
 import { addressOf, ask, connect, isLoopback } from "./client.js";
 import { make } from "./elements.js";
 import { Trouble } from "./network.js";
+import { ruled, waysOf } from "./preferences.js";
 import { SHOWN } from "./replies.js";
 import { WORDS } from "./strings.js";
 import { fingerprint } from "./wire.js";
@@ -188,11 +189,10 @@ function valueControl(feature, id, start) {
 /** @param {Feature} feature @param {string} id @returns {[HTMLElement, () => Wish]} */
 function wishControl(feature, id) {
   const maxWeight = session.deployment.terms.parameters.max_weight;
-  /** @type {(keyof typeof WORDS.change)[]} */
-  const ways = feature.ordered && feature.kind !== "boolean" ? ["free", "up", "down", "locked"] : ["free", "locked"];
-  const change = make("select", { id: `${id}c` }, ...ways.map((way) => make("option", { value: way }, WORDS.change[way])));
-  const weight = make("input", { type: "range", id: `${id}h`, min: 1, max: maxWeight, value: 1 });
-  const summary = make("summary", {}, WORDS.freely);
+  const ways = waysOf(feature), usual = ruled(feature);
+  const change = make("select", { id: `${id}c` }, ...ways.map((way) => make("option", { value: way, selected: way === usual.change }, WORDS.change[way])));
+  const weight = make("input", { type: "range", id: `${id}h`, min: feature.override ? 1 : feature.effort, max: maxWeight, value: feature.effort });
+  const summary = make("summary", {});
   /** @type {HTMLElement[]} */
   const rows = [
     make("label", { htmlFor: change.id }, WORDS.may, change),
@@ -212,12 +212,14 @@ function wishControl(feature, id) {
   /** @type {() => Wish} */
   const wish = () => ({ change: chosen(), weight: Number(weight.value), low: limit(bounds[0]), high: limit(bounds[1]) });
   const details = make("details", {}, summary, ...rows);
-  details.oninput = () => {
+  const sum = () => {
     const { low, high } = wish();
     const range = low !== undefined || high !== undefined ? `, ${low ?? "…"} – ${high ?? "…"}` : "";
     const hard = Number(weight.value) > 1 ? `, ${WORDS.hard} ×${weight.value}` : "";
     summary.textContent = WORDS.change[chosen()] + hard + range;
   };
+  sum();
+  details.oninput = sum;
   return [details, wish];
 }
 

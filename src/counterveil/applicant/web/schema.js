@@ -1,6 +1,6 @@
 // Features: turn a value into a level and back, and show it. The levels are exactly those that Python computes.
 
-import { ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, LONGEST_TEXT, MISSING, MOST_FEATURES, MOST_LEVELS, MOST_LEVELS_TOGETHER, ROLES } from "./constants.js";
+import { CHANGES, ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, LONGEST_TEXT, MISSING, MOST_EFFORT, MOST_FEATURES, MOST_LEVELS, MOST_LEVELS_TOGETHER, ROLES } from "./constants.js";
 
 /**
  * @typedef {keyof typeof FEATURE_FIELDS} Kind
@@ -17,6 +17,9 @@ import { ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, 
  * @property {string} label
  * @property {typeof ROLES[number]} role
  * @property {typeof MISSING[number]} missing
+ * @property {typeof CHANGES[number]} change how its value can change at all, for everybody who asks
+ * @property {number} effort how hard that is
+ * @property {boolean} override whether a person may say otherwise
  * @property {typeof ENCODINGS[number]} encoding
  * @property {string} unit
  * @property {string} format
@@ -24,6 +27,7 @@ import { ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, 
  * @property {number} low NaN unless the feature is numeric
  * @property {number} high NaN unless the feature is numeric
  * @property {number} steps the largest level of a value that is not missing
+ * @property {number[]} points the numbers of the levels, where they are listed; else empty
  * @property {Plain[]} values the listed values; empty for a numeric feature
  */
 
@@ -69,11 +73,14 @@ function checked(raw) {
   check(Object.keys(raw).every((key) => key === "kind" || FIELDS.get(kind)?.includes(key)), "a field that is unknown");
   /** @type {Record<string, unknown>} */
   const given = { ...FEATURE_DEFAULTS, ...raw };
-  const { name, label, role, missing, unit, format, log, levels, step, encoding, values, low, high, mad } = given;
+  const { name, label, role, missing, unit, format, log, levels, step, encoding, values, low, high, mad, change, effort, override, points } = given;
   check(isText(name) && name && isText(label) && isText(unit), `a name, label or unit that is no text or longer than ${LONGEST_TEXT} characters`);
   check(isOneOf(role, ROLES) && isOneOf(missing, MISSING), "a role or missing that is unknown");
   check(isOneOf(encoding, ENCODINGS) && typeof log === "boolean", "an encoding or log that is unknown");
-  const common = { kind, name, label, role, missing, encoding, unit, log, format: "", low: NaN, high: NaN };
+  check(isOneOf(change, CHANGES) && (kind !== "categorical" || change === "any" || change === "never"), "a change that is unknown, or a direction without an order");
+  check(isReal(effort) && Number.isInteger(effort) && effort >= 1 && effort <= MOST_EFFORT && typeof override === "boolean", "an effort or override that is unknown");
+  const rules = { change, effort, override };
+  const common = { kind, name, label, role, missing, encoding, unit, log, ...rules, format: "", low: NaN, high: NaN, points: [] };
   if (kind === "boolean") return { ...common, values: [false, true], steps: 1 };
   if (kind !== "numeric") {
     check(Array.isArray(values) && values.length >= 1 && values.length <= MOST_LEVELS, `no values, or more than ${MOST_LEVELS}`);
@@ -84,9 +91,14 @@ function checked(raw) {
   check(isReal(low) && isReal(high) && low < high, "a high that is not above low");
   check(Math.max(Math.abs(low), Math.abs(high)) <= FARTHEST, `a low or high beyond ${FARTHEST}`);
   check(!log || (low > 0 && high / low > 1 && high / low < Infinity), "a low and high without logarithms");
-  check((levels === null) !== (step === null), "both levels and step, or neither");
-  check(isReal(levels) ? Number.isInteger(levels) : isPositive(step) && !log, "levels or a step that is no number");
+  check([levels, step, points].filter((given) => given !== null).length === 1, "both levels and step, or neither");
   check(mad === null || isPositive(mad), "a mad that is not above 0");
+  if (points !== null) {
+    check(Array.isArray(points) && points.every(isReal) && !log, "points that are no numbers");
+    check(points[0] === low && points.at(-1) === high && points.every((p, n) => !n || points[n - 1] < p), "points that do not rise from low to high");
+    return { ...common, format, low, high, points, values: [], steps: points.length - 1 };
+  }
+  check(isReal(levels) ? Number.isInteger(levels) : isPositive(step) && !log, "levels or a step that is no number");
   const steps = isReal(levels) ? levels : Math.round((high - low) / Number(step));
   return { ...common, format, low, high, values: [], steps };
 }
@@ -99,12 +111,16 @@ export class Feature {
     this.name = fields.name;
     this.role = fields.role;
     this.missing = fields.missing;
+    this.change = fields.change;
+    this.effort = fields.effort;
+    this.override = fields.override;
     this.encoding = fields.encoding;
     this.unit = fields.unit;
     this.format = fields.format;
     this.log = fields.log;
     this.low = fields.low;
     this.high = fields.high;
+    this.points = fields.points;
     this.values = fields.values;
     this.steps = fields.steps;
     check(this.steps >= 1 && this.steps <= MOST_LEVELS, `a feature of no levels, or of more than ${MOST_LEVELS}`);
@@ -125,13 +141,24 @@ export class Feature {
       return at;
     }
     const number = Math.min(Math.max(Number(value), this.low), this.high);
-    const part = this.log ? Math.log(number / this.low) / Math.log(this.high / this.low) : (number - this.low) / (this.high - this.low);
-    return rint(part * this.steps);
+    return rint(this.position(number) * this.steps);
+  }
+
+  /**
+   * Return where a number lies between low (0) and high (1).
+   * @param {number} number
+   */
+  position(number) {
+    if (this.log) return Math.log(number / this.low) / Math.log(this.high / this.low);
+    if (!this.points.length) return (number - this.low) / (this.high - this.low);
+    const above = this.points.findIndex((point) => point > number), below = (above < 0 ? this.steps : above) - 1;
+    return (below + (number - this.points[below]) / (this.points[below + 1] - this.points[below])) / this.steps;
   }
 
   /** @param {number} code @returns {Value} */
   value(code) {
     if (code > this.steps) return null;
+    if (this.points.length) return this.points[code];
     if (this.kind !== "numeric") return this.values[Math.min(code, this.values.length - 1)];
     const part = code / this.steps;
     if (this.log) return this.low * (this.high / this.low) ** part;
@@ -139,7 +166,7 @@ export class Feature {
   }
 
   get places() {
-    const width = (this.high - this.low) / this.steps;
+    const width = this.points.length ? Math.min(...this.points.slice(1).map((p, n) => p - this.points[n])) : (this.high - this.low) / this.steps;
     for (let n = 0; n < 6; n++) {
       if (Math.abs(Number(width.toFixed(n)) - width) <= 1e-9 * Math.abs(width)) return n;
     }
@@ -188,19 +215,23 @@ export class Schema {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     /** @type {Levels} */
     const codes = new Map();
+    /** @type {Map<Feature, number>} */
+    const numbers = new Map(); // a row's own
     let at = 0;
     for (const f of this.features) {
       if (kind === "row" && f.kind === "numeric") {
         const value = view.getFloat64(at, true);
         at += 8;
         codes.set(f, f.code(Number.isNaN(value) ? null : value));
+        numbers.set(f, value);
       } else {
         const code = view.getUint16(at, true);
         at += 2;
         if (code > f.largest) throw new RangeError(`${f.title}: no such level`);
         codes.set(f, code);
+        if (f.kind === "numeric") numbers.set(f, Number(f.value(code) ?? NaN));
       }
     }
-    return { codes };
+    return { codes, numbers };
   }
 }

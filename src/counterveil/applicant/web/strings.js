@@ -34,7 +34,6 @@ export const WORDS = {
   again: "Try again",
   connect: "Use these addresses",
   addresses: "Addresses of the servers, one a line",
-  freely: "May change",
   change: { free: "May change", up: "May only go up", down: "May only go down", locked: "Must stay" },
   may: "Could it change?",
   reluctance: "How hard is it?",
@@ -70,6 +69,8 @@ export const WORDS = {
   answer: "The nearest accepted case",
   region: "The nearest way in",
   within: "You are in a region in which everybody is accepted.",
+  /** @type {(title: string, words: string) => string} */
+  condition: (title, words) => `${title}${/^(at most|at least|from) /.test(words) ? " " : ": "}${words}`,
   stays: "everything else may stay as it is",
   bands: "In the last column the band shows what is accepted, the ring where you are now, and the dot the nearest way in.",
   fewest: "Ask for the fewest changes first, and only then for the smallest",
@@ -84,9 +85,15 @@ export const WORDS = {
   /** @type {(place: number) => string} */
   next: (place) => `The accepted case in place ${place}`,
   noOthers: "No other case that came with this answer fits your limits.",
+  nearly: "An accepted case near yours, approximately the nearest",
+  regionNearly: "A way in, approximately the nearest",
+  approximate: "This is approximate: a nearer accepted row may exist.",
+  approximateRegion: "This is approximate: a nearer region may exist.",
+  /** @type {(title: string, value: string) => string} */
+  outside: (title, value) => `The accepted row itself has ${value} for ${title}: outside the range that you asked for, but in the same level as its end.`,
   nothing: "No accepted case fits your limits",
   /** @type {(names: string) => string} */
-  relax: (names) => `The closest one goes beyond what you allowed for: ${names}. To allow more, change the limits that you set there. `
+  relax: (names) => `The closest one goes beyond what is allowed for: ${names}. To allow more, change the limits that you set there; the institution's own limits stay. `
     + "Use another ticket for that, best on another day: asking again at once tells the servers that nothing fitted.",
   /** @type {(numbers: string) => string} */
   lied: (numbers) => `Server ${numbers} answered wrongly. Its answer was corrected with the others'.`,

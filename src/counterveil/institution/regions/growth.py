@@ -32,7 +32,7 @@ Progress = Callable[[float], None]
 
 def change_of(feature: Feature) -> str:
     """Say how people can change a feature: any, up, down or never."""
-    return str(getattr(feature, "change", "any"))
+    return feature.change
 
 
 def spread(count: int, most: int) -> NDArray[np.int64]:

@@ -344,8 +344,9 @@ def distances(
 ) -> None:
     """Write how many features each person must change to get into each box, and what that costs: (boxes, people).
 
-    `low` and `high` are each box's ends of ordered features, 1 and 0 where it holds no number. `change` says whether a
-    feature can go down (bit 0) and up (bit 1); a box that somebody cannot get into costs infinitely much.
+    `low` and `high` are each box's ends of a feature, 1 and 0 where it holds the missing value alone. `change` says
+    whether a feature can go down (bit 0) and up (bit 1). A box that somebody cannot get into costs infinitely much, and
+    so does one that they get into only if a value becomes missing.
     """
     for n in range(begin, end):
         for person in range(len(codes)):
@@ -355,10 +356,12 @@ def distances(
                 if weights[j] == 0.0 or members[n, starts[j] + own]:
                     continue
                 count += 1
-                if ordered[j] and own <= steps[j] and low[n, j] <= high[n, j]:
+                if low[n, j] > high[n, j]:
+                    cost = np.inf
+                elif ordered[j] and own <= steps[j]:
                     up = own < low[n, j]
                     moved = low[n, j] - own if up else own - high[n, j]
                     cost += (moved / steps[j]) ** 2 * weights[j] if change[j] & (2 if up else 1) else np.inf
                 else:
-                    cost += weights[j] if change[j] else np.inf
+                    cost += weights[j] if change[j] == 3 else np.inf
             changes[n, person], costs[n, person] = count, cost

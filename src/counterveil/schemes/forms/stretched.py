@@ -22,7 +22,7 @@ from .form import Example, Form, Polynomial, Question
 class Stretched(Polynomial):
     """A polynomial form whose cost is sum_j w_j (y_j - x_j)^n, n = `power`, over stretched columns."""
 
-    offers = frozenset({"weights", "immutable"})
+    offers = frozenset({"weights", "immutable", "override"})
 
     @property
     def power(self) -> int:
@@ -56,7 +56,7 @@ class Stretched(Polynomial):
         weights, tables = [], []
         each = zip(costs.features, costs.own.tolist(), costs.weights, costs.allowed, strict=True)
         for feature, a, w, allowed in each:
-            w = self.max_weight if "immutable" in allowed else w
+            w = self.max_weight if {"immutable", "change"} & allowed.keys() else w
             levels = _columns(tariff, feature, np.arange(feature.largest + 1))
             tables.append(w * (np.abs(levels - levels[a]) ** self.power).sum(axis=1))
             weights += [w] * levels.shape[1]
