@@ -554,8 +554,8 @@ def test_all_vectors_pass_in_the_browser(browser: Browser, credit: Service) -> N
 
 # Replays one recorded conversation; returns what went otherwise than recorded.
 REPLAYED = """async ([name, C]) => {
-  const [wire, made, conversations, { explained }, { Trouble }] = await Promise.all(
-    ["wire", "deployment", "conversation", "explain", "network"].map((each) => import(`/web/${each}.js`)));
+  const [wire, made, conversations, spir, { explained }, { Trouble }] = await Promise.all(
+    ["wire", "deployment", "conversation", "spir", "explain", "network"].map((each) => import(`/web/${each}.js`)));
   const failed = [], check = (right, what) => right || failed.push(`${name}: ${what}`);
   const deployment = new made.Deployment(JSON.parse(C.terms)), { schema } = deployment;
   const own = new Map(schema.features.map((f) => [f, f.code(C.person[f.name])]));
