@@ -135,6 +135,7 @@ def _described(described: Schema) -> Grid:
 @click.option(
     "--min-cell", default=1, show_default=True, help="Keep only cells that at least this many people share; needs cell."
 )
+@click.option("--report", is_flag=True, help="Also say what regions ask of rejected people, beside the nearest rows.")
 @click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
 @click.option("--key", type=_PATH, help="Sign every record with this private key of the issuer; servers need that.")
 def build(
@@ -149,6 +150,7 @@ def build(
     min_people: int,
     points: int,
     min_cell: int,
+    report: bool,
     clamp: bool,
     key: Path | None,
 ) -> None:
@@ -175,6 +177,11 @@ def build(
     click.echo(f"{output}: {built.counts.rows:,} {rows} {built.counts.accepted:,} accepted people.")
     if built.certificate:
         click.echo(f"Applicants are told: {built.certificate.text()}")
+    if report and built.certificate:
+        with Console(stderr=True).status("Comparing regions with rows for people who were held out"):
+            chosen = {"min_people": min_people, "most": regions, "points": points}
+            made = Database.report(frame, built.schema, model, label, **chosen)
+        click.echo(f"What they ask, {made.text()}")
 
 
 def _decides(model_file: Path | None, threshold: float | None, accepted: str | None) -> tuple[Any, Any]:

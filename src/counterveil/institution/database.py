@@ -33,7 +33,7 @@ from ..schema.schema import Schema
 from ..terms.parameters import Certificate
 from . import bundle
 from .bundle import Counts
-from .regions import Regions, find_regions
+from .regions import Regions, Report, find_regions, held_out_report
 from .verdicts import accepted_rows, warn_of_repeats
 
 _CHUNK = 65_536  # rows quantised at a time
@@ -168,6 +168,18 @@ class Database:
             served=records,
             source=np.flatnonzero(keep)[first],
         )
+
+    @staticmethod
+    def report(frame: Any, schema: Schema, model: Any, accepted: Any = None, **options: Any) -> Report:
+        """Report what regions would ask of rejected people, beside the nearest rows.
+
+        Regions are found from some of the people, and compared for rejected ones among the rest. The parameters are
+        those of `build`; `options` are those of `find_regions`.
+        """
+        table = Columns(frame)
+        keep = accepted_rows(table, schema, model, accepted)
+        codes = _quantise(table, schema, True, False).astype(np.int64)
+        return held_out_report(model, table, schema, keep, codes, label=accepted, **options)[0]
 
     @classmethod
     def _of_regions(cls, found: Regions, table: Columns, min_people: int, model: str) -> Database:

@@ -10,7 +10,7 @@ K: Final = 1  # records that a question gets
 D_MIN: Final = 1  # no mask
 EXPANSION: Final = 1  # costs are not multiplied before they are masked
 SHUFFLE: Final = True  # a deployment puts its rows in a new secret order for every ticket
-REGION_BITS: Final = 16  # the unit of costs of regions is the largest for which no cost has more bits
+REGION_BITS: Final = 20  # the unit of costs of regions is the largest for which no cost has more bits
 LEAST_UNIT: Final = 16  # of costs of regions, even if they then have more bits
 # `make_scheme` and `retrieve` work on bare codes and follow the paper: its servers answer in the rows' own order, so
 # that `retrieve` finds a row by its number.
