@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,12 @@ def test_operators_see_the_dealer_and_the_stock(dealt: Dealt) -> None:
     def links(server: Serve) -> dict[int, Linked]:
         return {each.server: each for each in decode_linked(httpx2.get(f"{server.url}/v1/link").content)}
 
+    def stocked(server: Serve) -> bool:
+        return links(server)[0].tapes == 3
+
+    def parted(server: Serve) -> bool:
+        return not links(server)[0].connections
+
     def metrics(server: Serve) -> list[str]:
         return httpx2.get(f"{server.url}/metrics").text.splitlines()
 
@@ -189,7 +196,7 @@ def test_operators_see_the_dealer_and_the_stock(dealt: Dealt) -> None:
 
     with dealt.dealer("--stock", 3):
         for server, peer in zip(dealt.servers, (2, 1), strict=True):
-            wait_until(lambda server=server: links(server)[0].tapes == 3)
+            wait_until(partial(stocked, server))
             seen = links(server)
             assert seen.keys() == {0, peer}
             assert seen[peer].tapes == 3
@@ -200,7 +207,7 @@ def test_operators_see_the_dealer_and_the_stock(dealt: Dealt) -> None:
         assert code == 0
         assert "at least 3 wait for any two of these servers" in said
     for server in dealt.servers:
-        wait_until(lambda server=server: not links(server)[0].connections)
+        wait_until(partial(parted, server))
         assert links(server)[0].tapes == 3
     code, said = doctor()
     assert code == 1

@@ -205,7 +205,7 @@ class Linked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: Annotated[int, Meta(ge=0, le=MOST_SERVERS)]
     connections: Annotated[int, Meta(ge=0, lt=1 << 32)]
     milliseconds: Annotated[float, Meta(ge=0, lt=1e9)] | None
-    tapes: Annotated[int, Meta(ge=0, lt=1 << 32)] | None  # that wait for questions with it, or at all; if a server deals
+    tapes: Annotated[int, Meta(ge=0, lt=1 << 32)] | None  # for questions with it, or all for 0; None if no server deals
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
