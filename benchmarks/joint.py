@@ -1,4 +1,4 @@
-"""What the protocol joint costs: `python benchmarks/joint.py [--peers]`, and `… --rows 10000000` for memory.
+"""What the protocol joint costs: `python benchmarks/joint.py [--peers]`, `… --http 1048576`, `… --rows 10000000`.
 
 The first table has what a question costs, with all parties in one process and no network. Each time is the best of
 several. "Scan" and "slice" are times of one server. "Play" is the time of both servers' gates, without scan and slice.
@@ -8,6 +8,9 @@ seeds. Bytes for each row are those of each server. Garbled circuits are measure
 The second table has the time to play over a network, against its round trip. In a round both servers send, and each
 waits for the other's message. So a round takes half a round trip. The estimate adds that to the time without a network.
 The measurement delivers every message half a round trip after it was sent.
+
+The third table has whole questions over HTTP, with both dealers, and by garbled circuits. `--http` measures these
+alone, for that many rows.
 
 `--peers` also measures SPU and MPyC, in an environment of their own. `--rows` measures instead how much memory each
 party needs, in a process of its own.
@@ -22,6 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import joint_http
 import joint_large
 import joint_peers
 import numpy as np
@@ -203,6 +207,17 @@ def delays(console: Console, widths: list[int]) -> None:
     console.print(table)
 
 
+def questions(console: Console, rows: int) -> None:
+    """Print the third table."""
+    title = f"Whole questions over HTTP, {FEATURES} features of {LEVELS} levels, the median of {joint_http.QUESTIONS}"
+    table = ruled(title, "by;k;M;seconds;applicant sends;applicant gets")
+    for M, protocols in ((GARBLED, joint_http.GARBLED), (rows, joint_http.JOINT)):
+        for each in joint_http.measured(M, protocols):
+            sizes = [f"{count:,} B" for count in (each.up, each.down)]
+            table.add_row(each.by, str(each.bits), f"{M:,}", f"{each.seconds:.3f} s", *sizes)
+    console.print(table)
+
+
 def peers(console: Console) -> None:
     """Print what others take, beside joint and garbled."""
     table = ruled(f"The least of {joint_peers.ROWS:,} shared costs of {joint_peers.BITS} bits", "software;time")
@@ -245,6 +260,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Measure what the protocol joint costs.")
     parser.add_argument("--rows", type=int, help="measure the memory of each party instead, for so many rows")
+    parser.add_argument("--http", type=int, help="measure whole questions over HTTP alone, for so many rows")
     parser.add_argument("--bits", type=int, default=21, help="bits of a cost, with --rows")
     parser.add_argument("--rounds", choices=packed.PROFILES, default="balanced", help="the profile, with --rows")
     parser.add_argument("--peers", action="store_true", help="also measure SPU and MPyC")
@@ -252,11 +268,15 @@ def main() -> None:
     if given.rows:
         large(console, given.rows, given.bits, given.rounds)
         return
+    if given.http:
+        questions(console, given.http)
+        return
     own = german_bits()
     console.print(f"A sealed deployment of the German credit data has costs of k = {own} bits.")
     widths = sorted({12, 21, own})
     costs(console, widths)
     delays(console, widths)
+    questions(console, SIZES[1])
     if given.peers:
         peers(console)
 

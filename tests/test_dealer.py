@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from counterveil import Client, Database, local
@@ -28,7 +30,7 @@ from counterveil.service.link.frames import Frame, Peers, Tape, Used
 from counterveil.service.link.hub import Links
 from counterveil.terms.published import read_terms
 from counterveil.terms.tickets import mint, verify
-from counterveil.terms.wire import SignedTerms, Ticket
+from counterveil.terms.wire import Linked, SignedTerms, Ticket, decode_linked
 from linked import until
 from patience import LONG, wait_until
 from service import cli, numbers_database
@@ -172,6 +174,47 @@ def test_without_a_dealer_the_stock_is_used_up_and_then_nothing_is_spent(dealt: 
         dealer.start()
         dealer.wait_full()
         assert dealt.ask(ticket) == nearest
+
+
+@pytest.mark.slow
+def test_operators_see_the_dealer_and_the_stock(tmp_path: Path) -> None:
+    made = Dealt(tmp_path, numbers_database(20, 2))
+
+    def links(server: Serve) -> dict[int, Linked]:
+        return {each.server: each for each in decode_linked(httpx2.get(f"{server.url}/v1/link").content)}
+
+    def stocked(server: Serve) -> bool:
+        return links(server)[0].tapes == 3
+
+    def parted(server: Serve) -> bool:
+        return not links(server)[0].connections
+
+    def metrics(server: Serve) -> list[str]:
+        return httpx2.get(f"{server.url}/metrics").text.splitlines()
+
+    def doctor() -> tuple[int, str]:
+        done = cli("doctor", "--terms", made.folder / TERMS)
+        return done.returncode, " ".join(done.stdout.split())
+
+    with running(made.servers):
+        with made.dealer("--stock", 3):
+            for server, peer in zip(made.servers, (2, 1), strict=True):
+                wait_until(partial(stocked, server))
+                seen = links(server)
+                assert seen.keys() == {0, peer}
+                assert seen[peer].tapes == 3
+                assert all(each.connections for each in seen.values())
+                assert f'counterveil_tapes{{server="{peer}"}} 3.0' in metrics(server)
+                assert 'counterveil_linked{server="0"} 1.0' in metrics(server)
+            code, said = doctor()
+            assert code == 0
+            assert "at least 3 wait for any two of these servers" in said
+        for server in made.servers:
+            wait_until(partial(parted, server))
+            assert links(server)[0].tapes == 3
+        code, said = doctor()
+        assert code == 1
+        assert "is not linked to the dealing server: is counterveil deal running?" in said
 
 
 @pytest.mark.slow

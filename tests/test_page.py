@@ -303,6 +303,7 @@ def test_the_servers_keys_can_be_compared(browser: Browser, credit: Service) -> 
         ({"protocol": "joint", "options": {"protocol": {"seeded": True}}}, "taken"),
         ({"protocol": "joint", "options": {"protocol": {"seeded": 1}}}, "form"),
         ({"protocol": "joint", "options": {"protocol": {"rounds": 3}}}, "form"),
+        ({"protocol": "joint", "options": {"protocol": {"rounds": "few"}}}, "taken"),
         ({"protocol": "joint", "scheme": "table/sealed_record"}, "form"),
         ({"protocol": "joint", "scheme": "table/differences"}, "form"),
         ({"protocol": "garbled"}, "taken"),

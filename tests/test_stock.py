@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 import pytest
 
 from counterveil.errors import Malformed, Refused
 from counterveil.inprocess.linked import Wire
+from counterveil.service.attempts import Attempt, Attempts, key_of
+from counterveil.service.ledger import Entry, MemoryLedger
 from counterveil.service.link.frames import Frame, Kept, Peers, Ready, Run, Tape, Used
 from counterveil.service.stock import Stock
 
@@ -199,3 +202,30 @@ def test_without_a_dealer_and_a_tape_nothing_is_admitted() -> None:
     fed.stock.pick(PEER)
     with pytest.raises(Refused, match="nothing is spent"):
         fed.stock.check(2)
+
+
+def test_tapes_are_counted_by_server() -> None:
+    fed = Fed()
+    fed.stock.met(OTHER, 3)
+    for number, peer in enumerate([PEER, OTHER, OTHER], start=1):
+        fed.feed(number, peer)
+    assert [fed.stock.count(number) for number in (0, 1, 2, 3)] == [3, 0, 1, 2]
+    fed.stock.pick(OTHER)
+    assert [fed.stock.count(number) for number in (0, 2, 3)] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_an_attempt_that_waits_in_vain_for_a_tape_says_so_and_spends_nothing(seat: int) -> None:
+    run, ledger = Run(bytes(32), bytes(16), (1, 2), 0), MemoryLedger()
+    entry = Entry(key_of(run), "running", bytes(32), 1 << 40)
+    attempts, attempt = Attempts(1 + seat, ledger), Attempt(run, seat, ledger, entry, tapes=Fed(1 + seat).stock)
+    line = Wire(2 - seat, PEER, deque(), 1 + seat)
+    attempts.start(attempt, [line])
+    attempts.heard(line, Ready(run))
+    attempt.happen("tape")
+    attempt.happen("late")
+    assert attempt.refusal is not None
+    assert attempt.refusal.code == "peer_unreachable"
+    missing = ["the dealing server sent no tape", "server 1 was not ready"][seat]
+    assert str(attempt.refusal) == f"{missing} in time; nothing is spent"
+    assert ledger.state(entry.key) is None

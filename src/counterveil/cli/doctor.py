@@ -21,6 +21,7 @@ from rich.table import Table as Grid
 from ..applicant.client import AsyncClient, is_loopback
 from ..crypto.keys import fingerprint, is_pinned
 from ..errors import CounterveilError, ServerFault, UnknownName
+from ..service.link.handshake import DEALER
 from ..terms import tickets, wire
 from ..terms.agreement import Peer, check_agreement
 from ..terms.deployment import Deployment
@@ -142,14 +143,19 @@ async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
 
 
 def _check_links(console: Console, client: AsyncClient, deployment: Deployment, peers: Sequence[Peer]) -> list[str]:
-    """Say how the servers are linked, and what a question will take; return the problems."""
-    problems, slowest = [], 0.0
+    """Say how the servers are linked, what a question will take, and how many tapes wait; return the problems."""
+    problems, slowest, stocks = [], 0.0, []
     numbers = {peer.manifest.server for peer in peers}
     for peer in peers:
         for other in anyio.run(client.linked, peer.url):
-            if other.server in numbers and not other.connections:
+            if other.server == DEALER and not other.connections:
+                problems.append(f"{peer.name} is not linked to the dealing server: is counterveil deal running?")
+            if other.server not in numbers:
+                continue
+            if not other.connections:
                 problems.append(f"{peer.name} is not linked to server {other.server}: see --link of serve")
             slowest = max(slowest, other.milliseconds or 0.0)
+            stocks += [] if other.tapes is None else [other.tapes]
     rows = peers[0].manifest.terms.rows
     rounds, between = deployment.rounds(rows), deployment.between(rows) / 2**20
     console.print(
@@ -157,6 +163,11 @@ def _check_links(console: Console, client: AsyncClient, deployment: Deployment, 
         f"messages one after the other, {between:,.1f} MiB each way. That takes {rounds * slowest / 2000:.2f} s, and "
         "the time of computing."
     )
+    if stocks:
+        console.print(
+            f"The dealing server has sent tapes ahead, each for one question: at least {min(stocks)} wait for any "
+            "two of these servers. A question that finds none waits for one."
+        )
     return problems
 
 

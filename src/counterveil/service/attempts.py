@@ -14,6 +14,7 @@ hold, both release. A server that holds gives up only after its peer has told th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -103,10 +104,9 @@ class Attempt:
         self.refusal: Refused | None = None  # why there is no answer
         self.rounds, self.received = 0, 0
         self._line: Line | None = None  # the connection that the attempt runs over
-        self._inbox, self._wanted, self._most = bytearray(), None, most
+        self._inbox, self._most = bytearray(), most
+        self._wanted: Take | None = None
         self._peer_holds = False
-
-    _wanted: Take | None
 
     @property
     def ended(self) -> bool:
@@ -251,7 +251,9 @@ class Attempt:
             self._end(error)
 
     def _leave(self, line: Line | None, _: bytes) -> None:
-        self._end(Refused("peer_unreachable", f"server {self.peer} did not get its part in time; nothing is spent"))
+        no_tape = self.leads and self._tapes is not None and self._line is not None  # the peer was ready
+        why = "the dealing server sent no tape" if no_tape else f"server {self.peer} was not ready"
+        self._end(Refused("peer_unreachable", f"{why} in time; nothing is spent"))
 
     def _stop_waiting(self, line: Line | None, _: bytes) -> None:
         said = f"complete here; server {self.peer} has not said that it is complete there: ask again"
@@ -381,17 +383,13 @@ def key_of(run: Run) -> Key:
 
 def tell_state(line: Line | None, run: Run, ledger: AnyLedger) -> None:
     """Tell the peer what this server's ledger durably has of an attempt."""
-    try:
+    with suppress(Refused):  # the ledger cannot be read now
         state = ledger.state(key_of(run))
-    except Refused:  # the ledger cannot be read now
-        return
-    _tell(line, Standing(run, "unknown" if state is None or state == "spent" else state, False))
+        _tell(line, Standing(run, "unknown" if state is None or state == "spent" else state, False))
 
 
 def _tell(line: Line | None, frame: Frame) -> None:
     """Send a frame, if the connection is still there. A lost frame is made good when the servers meet again."""
-    try:
-        if line is not None:
+    if line is not None:
+        with suppress(Refused):
             line.send(frame)
-    except Refused:
-        pass

@@ -10,6 +10,7 @@ from functools import partial
 import prometheus_client
 
 from .attempts import Attempt
+from .link.handshake import DEALER
 from .server import Server
 from .together import Together
 
@@ -46,6 +47,11 @@ class Metrics:
         peers = gauge("counterveil_linked", "Open connections to a server", ["server"], registry=self.registry)
         for number in together.peers:
             peers.labels(number).set_function(partial(together.connections, number))
+        if together.tapes is not None:
+            peers.labels(DEALER).set_function(partial(together.connections, DEALER))
+            tapes = gauge("counterveil_tapes", "Tapes in stock for a server", ["server"], registry=self.registry)
+            for number in together.peers:
+                tapes.labels(number).set_function(partial(together.tapes.count, number))
 
         def ended(attempt: Attempt) -> None:
             attempts.labels("ok" if attempt.refusal is None else attempt.refusal.code).inc()

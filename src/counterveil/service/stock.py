@@ -25,6 +25,7 @@ from ..schemes.protocols import Size
 from ..schemes.scheme import Scheme
 from .attempts import Line
 from .link.frames import Frame, Kept, Peers, Tape, Used
+from .link.handshake import DEALER
 
 MOST = 1 << 30  # bytes: the most that a process holds; one tape may be longer, if it is alone
 
@@ -67,7 +68,7 @@ class _Feed:
 class Stock:
     """The tapes of one process.
 
-    `pick`, `claim` and `check` may be called in any thread, all else in the event loop.
+    `pick`, `claim`, `check` and `count` may be called in any thread, all else in the event loop.
 
     Parameters
     ----------
@@ -109,6 +110,11 @@ class Stock:
         with self._lock:
             if not self._feeds and not any(self._linked.get(tape.peer) == number for tape in self._tapes.values()):
                 raise Refused("peer_unreachable", "the dealing server cannot be reached; nothing is spent")
+
+    def count(self, number: int) -> int:
+        """Return how many tapes wait for questions with a server; for the number of the dealer, how many in all."""
+        with self._lock:
+            return sum(number in (DEALER, self._linked.get(tape.peer)) for tape in self._tapes.values())
 
     # --- what the link brings ---------------------------------------------------------------------------------------
 

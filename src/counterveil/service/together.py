@@ -80,10 +80,11 @@ class Together:
         return len(self.links.channels(number))
 
     def status(self) -> list[Linked]:
-        """Return which servers this one is linked to, and how long a message to each and back takes."""
+        """Return which servers this one is linked to, how long a message to each and back takes, and the stock."""
         status = []
-        for number in self.peers:
+        for number in [*self.peers, *([DEALER] if self.tapes is not None else [])]:
             channels = self.links.channels(number)
             trips = [1000 * channel.round_trip for channel in channels if channel.round_trip is not None]
-            status.append(Linked(number, len(channels), round(min(trips), 1) if trips else None))
+            tapes = None if self.tapes is None else self.tapes.count(number)
+            status.append(Linked(number, len(channels), round(min(trips), 1) if trips else None, tapes))
         return status

@@ -200,11 +200,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Linked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server that another one is linked to, and how long a message to it and back takes."""
+    """A server that another one is linked to, and how long a message to it and back takes; 0 is the dealing server."""
 
-    server: Server
+    server: Annotated[int, Meta(ge=0, le=MOST_SERVERS)]
     connections: Annotated[int, Meta(ge=0, lt=1 << 32)]
     milliseconds: Annotated[float, Meta(ge=0, lt=1e9)] | None
+    tapes: Annotated[int, Meta(ge=0, lt=1 << 32)] | None  # for questions with it, or all for 0; None if no server deals
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
