@@ -28,6 +28,7 @@ from counterveil.cli.provision import terms
 from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
 from counterveil.research.processes import free_port
+from counterveil.schemes.protocols import Size
 from counterveil.service.app import REFUSALS
 from counterveil.terms.wire import Manifest, Parameters, SignedTerms, Terms
 from patience import LONG
@@ -199,11 +200,12 @@ def test_readme_shows_every_scheme_with_its_true_numbers() -> None:
     R, L, d, M, d_min = 7, 3, 20, 57, 5
     for name, pair, servers, symbols, above, _ in rows:
         key = name.strip("`")
-        parameters: dict[str, Any] = {} if CATALOGUE[key][0] == "euclidean" else {"max_weight": L}
+        fixed = CATALOGUE[key][0] in ("euclidean", "immutable")
+        parameters: dict[str, Any] = {} if fixed else {"max_weight": L}
         scheme = make_scheme(key, largest=R, d=d, d_min=d_min if "mask" in key else 1, **parameters)
         assert tuple(pair.split(" × ")) == CATALOGUE[key]
         assert int(servers) == scheme.servers
-        total = scheme.servers * (scheme.form.symbols + scheme.reveal.length(M))
+        total = sum(each.up * scheme.servers + sum(each.down) for each in scheme.requests(Size(M)))
         assert value(symbols, d=d, M=M) == total
         assert scheme.field.q == counterveil.smallest_prime_above(value(above, R=R, L=L, d=d, d_min=d_min))
 
@@ -213,8 +215,9 @@ def value(formula: str, **letters: int) -> int:
     total = 0
     for sign, term in re.findall(r"(^|[+-]) ?([^ ]+)", formula):
         product = 1
-        for part in re.findall(r"d_min|\d+|[A-Za-z]²?", term):
-            product *= int(part) if part.isdigit() else letters[part.rstrip("²")] ** (2 if part.endswith("²") else 1)
+        for part in re.findall(r"d_min|\d+|[A-Za-z][²⁴]?", term):
+            power = {"²": 2, "⁴": 4}.get(part[-1], 1)
+            product *= int(part) if part.isdigit() else letters[part.rstrip("²⁴")] ** power
         total += -product if sign == "-" else product
     return total
 

@@ -29,13 +29,15 @@ from databases import Case, cases
 
 SYMBOLS: dict[
     str, tuple[int, Callable[[int, int], int]]
-] = {  # the paper's `PCR_baseline_thm`, `PCR_diff_thm`, `PCR_mask_thm`, `pcr_weighted_thm`; and ours
+] = {  # the paper's `PCR_baseline_thm`, `PCR_diff_thm`, `PCR_mask_thm`, `pcr_weighted_thm`; I-PCR; and ours
     "baseline": (2, lambda d, M: 2 * (d + M)),
     "diff": (2, lambda d, M: 2 * (d + M - 1)),
     "mask": (2, lambda d, M: 2 * (d + M)),
     "baseline+": (3, lambda d, M: 6 * d + 3 * M),
     "diff+": (3, lambda d, M: 6 * d + 3 * (M - 1)),
     "mask+": (3, lambda d, M: 6 * d + 3 * M),
+    "i-pcr": (3, lambda d, M: 6 * d + 3 * M),
+    "i-pcr-two-phase": (3, lambda d, M: (6 * d + 3 * M) + (3 * d + 6 * M)),
     "linear-baseline": (2, lambda d, M: 4 * d + 2 * M),
     "linear-diff": (2, lambda d, M: 4 * d + 2 * (M - 1)),
     "linear-mask": (2, lambda d, M: 4 * d + 2 * M),
@@ -70,6 +72,8 @@ def test_the_catalogue_is_what_the_theorems_name() -> None:
         ("baseline+", {"max_weight": 5}, 10**2 * 5 * 20),
         ("diff+", {"max_weight": 5}, 2 * 10**2 * 5 * 20),
         ("mask+", {"max_weight": 5, "d_min": 7}, 10**2 * 5 * 20 + 6),
+        ("i-pcr", {}, 10**2 * 20 * (10**2 * 20 + 1)),
+        ("i-pcr-two-phase", {}, 10**2 * 20),
         ("linear-diff", {"max_weight": 5}, 2 * 10**2 * 5 * 20),
         ("linear/masked_differences", {"max_weight": 5, "d_min": 7}, 2 * (10**2 * 5 * 20 + 6)),
         ("mask", {"d_min": 7, "expansion": 3}, 3 * 10**2 * 20 + 3 * 7 - 1),

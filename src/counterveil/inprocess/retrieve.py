@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..algebra import checks
-from ..algebra.arrays import Bytes, Vector
+from ..algebra.arrays import Bytes, Codes, Vector
 from ..algebra.field import Residues
 from ..crypto.packages import package_all, unpackage
 from ..crypto.randomness import Streams, new_key
@@ -43,7 +43,8 @@ class Retrieval:
 
     The applicant sees `position`, `revealed` and `record`. `index` is the row's number in `rows`; it equals `position`
     unless the scheme shuffles. If the protocol tells no position, `position` is -1, and `index` is found by comparing
-    the package with all packages, which this process has. Server n saw `views[n - 1]` and nothing else.
+    the package with all packages, which this process has. If no row keeps the immutable features, `index` and
+    `position` are -1 and `record` is empty. Server n saw `views[n - 1]` and nothing else.
     """
 
     index: int
@@ -73,6 +74,7 @@ def retrieve(
     scheme: str | Scheme = "baseline",
     weights: ArrayLike | None = None,
     costs: Sequence[ArrayLike] | None = None,
+    immutable: ArrayLike | None = None,
     records: Sequence[bytes] | Bytes | None = None,
     **parameters: Any,
 ) -> Retrieval:
@@ -83,10 +85,11 @@ def retrieve(
     rows : (M, d) integers, the accepted rows, codes in [0:R].
     x : d integers, the applicant's own codes.
     largest : R, the largest code: one for all features, or one for each. Public; not needed with a `Scheme`.
-    scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``), any
-        pair as ``"form/reveal"``, such as ``"table/sealed"``, or a `Scheme`.
+    scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``,
+        ``"i-pcr"``), any pair as ``"form/reveal"``, such as ``"table/sealed"``, or a `Scheme`.
     weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
     costs : the cost of every level of every feature, for the form ``table``; it replaces x and weights.
+    immutable : d integers, 1 for a feature that must stay as it is, else 0; for the forms ``immutable`` and ``table``.
     records : M byte strings of one length, of which one is fetched; by default each row's own codes.
     parameters : public parameters of the scheme: `max_weight`, `d_min`, `expansion`, `shuffle`, `servers`, `collusion`,
         `alphas`, `q`, `norm`, `cap`, `protocol`, `dealer`; see `make_scheme`.
@@ -122,16 +125,25 @@ def retrieve(
 
     common = scheme.common(new_key(), scheme.digest(codes, contents), ticket=new_key())
     packages = package_all(contents, new_key())
-    asked = run(scheme, codes, Question(x, weights, costs), common=common, records=packages)
+    question = Question(x, weights, costs, immutable)
+    asked = run(scheme, codes, question, common=common, records=packages)
+    index = _index(scheme, asked, packages, common)
+    kept = immutable is None or _keeps(scheme, codes[index], question)
     return Retrieval(
-        index=_index(scheme, asked, packages, common),
-        position=asked.position,
+        index=index if kept else -1,
+        position=asked.position if kept else -1,
         revealed=asked.revealed,
-        record=unpackage(asked.record or b""),
+        record=unpackage(asked.record or b"") if kept else b"",
         views=tuple(map(View, asked.queries, asked.record_queries)),
         symbols=Sent(up=asked.queries.size, down=sum(answer.size for answer in asked.answers)),
         scheme=scheme,
     )
+
+
+def _keeps(scheme: Scheme, row: Codes, question: Question) -> bool:
+    """Say whether a row agrees with x on all immutable features; the applicant sees it in the record."""
+    each = zip(row, scheme.form.point(question), scheme.form.immutable(question), strict=True)
+    return all(code == own for code, own, immutable in each if immutable)
 
 
 def _index(scheme: Scheme, asked: Transcript, packages: Bytes, common: Streams) -> int:

@@ -256,16 +256,23 @@ class _Step(NamedTuple):
 
 
 def fetched(
-    setting: Setting, record: int, count: int, positions: Sequence[int], honest: Sequence[int], draw: Randomness
+    setting: Setting,
+    record: int,
+    count: int,
+    positions: Sequence[int],
+    honest: Sequence[int],
+    draw: Randomness,
+    first: int = 1,
 ) -> Party[tuple[bytes, ...]]:
     """Play the applicant who fetches the records at these positions, of `count`: one request each, from honest servers.
 
-    All queries are made before the first is sent, and nothing is computed until all answers have arrived.
+    `first` is the first request's number. All queries are made before the first is sent, and nothing is computed until
+    all answers have arrived.
     """
     spir, seats = spir_of(setting, record), range(len(setting.alphas))
     steps = [_step(spir, seats, honest, count, position, draw) for position in positions]
     answers: list[dict[int, Bytes]] = [{} for _ in steps]
-    for request, (step, parts) in enumerate(zip(steps, answers, strict=True), start=1):
+    for request, (step, parts) in enumerate(zip(steps, answers, strict=True), start=first):
         for seat, (among, query) in enumerate(step.sent):
             yield Send(seat, query, BYTES, request, among)
         for seat in seats:

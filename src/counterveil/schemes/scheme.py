@@ -1,6 +1,6 @@
 """A scheme is a form of the question, a reveal, and the protocol that computes them: query, answer, recover.
 
-The table `CATALOGUE` holds the paper's six schemes, and their two-server versions.
+The table `CATALOGUE` holds the papers' eight schemes, and two-server versions of the first six.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "baseline+": ("weighted", "distances"),
     "diff+": ("weighted", "differences"),
     "mask+": ("weighted", "masked"),
+    "i-pcr": ("immutable", "distances"),
+    "i-pcr-two-phase": ("immutable", "agreeing"),
     "linear-baseline": ("linear", "distances"),
     "linear-diff": ("linear", "differences"),
     "linear-mask": ("linear", "masked"),
@@ -102,7 +104,7 @@ class Scheme:
         points = tuple(range(1, servers + 1) if alphas is None else alphas)
         if len(points) != servers:
             raise WrongShape("alphas", got=len(points), expected=f"one for each of {servers} servers")
-        protocol = protocol or make_protocol(reveal.protocol)
+        protocol, reveal = protocol or make_protocol(reveal.protocol), reveal.fitted(form)
         if collusion is None:
             collusion = 1 if protocol.pairs else max(1, (servers - 1) // form.degree)
         smallest = protocol.arithmetic(protocol.must_exceed(form.bound, reveal, servers))
@@ -200,7 +202,7 @@ class Scheme:
         Security: to be seen by the applicant; holds the reveal and nothing else, however the queries were made up.
         """
         checks.integer("server", server, 1, self.servers)
-        if self.protocol.linked:
+        if self.protocol.linked or self.protocol.questions > 1:
             raise NotOffered("answer", got=f"one server alone by {self.protocol.name}", expected="all parties: `run`")
         share = self.field.check("query", query, self.symbols)
         scannable = rows if isinstance(rows, Rows) else as_rows(self.form.load(rows))
@@ -297,7 +299,7 @@ def _sent(party: Party[Any], received: Any) -> Iterator[Any]:
 class Transcript(NamedTuple):
     """All messages of one question, and its result."""
 
-    queries: Vector  # (N, symbols): row n - 1 is what server n sees
+    queries: Vector  # (N, symbols): row n - 1 is what server n sees, of all requests that the question takes
     answers: list[Any]
     revealed: Vector
     position: int  # -1 if the protocol tells none
@@ -343,13 +345,14 @@ def run(
             sizes[role, message.to] += message.symbols.size if message.request == number else 0
         if dict(+sizes) != request.traffic():
             raise AssertionError(f"request {number}: got messages of {dict(+sizes)}, expected {request.traffic()}")
+    several = range(scheme.protocol.questions)
     return Transcript(
-        queries=np.stack([sent("applicant", seat, 0)[0] for seat in seats]),
-        answers=[whole(seat, "applicant", 0) for seat in seats],
+        queries=np.stack([np.concatenate([sent("applicant", seat, n)[0] for n in several]) for seat in seats]),
+        answers=[np.concatenate([whole(seat, "applicant", n) for n in several]) for seat in seats],
         revealed=seen.revealed,
         position=seen.positions[0] if seen.positions else -1,
         record=seen.records[0] if seen.records else None,
-        record_queries=[whole("applicant", seat, 1) for seat in seats],
+        record_queries=[whole("applicant", seat, len(several)) for seat in seats],
     )
 
 

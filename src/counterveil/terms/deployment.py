@@ -106,6 +106,8 @@ class Deployment:
         reveal, how = make_parts(
             reveal_name, protocol=protocol, options=given.get("protocol"), shuffle=shuffle, d_min=d_min
         )
+        if how.questions > 1:
+            raise NotOffered("protocol", got=how.name, expected="a protocol that asks every server once")
         if reveal.shuffle and not shuffle:
             raise NotOffered("shuffle", got=f"no shuffle of {reveal_name}", expected="always shuffled")
         most = min((each.most_records for each in (reveal, how) if each.most_records is not None), default=k)

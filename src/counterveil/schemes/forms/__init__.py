@@ -22,12 +22,14 @@ from .dot import Dot
 from .euclidean import Euclidean
 from .even_norm import EvenNorm, Linear
 from .form import Example, Form, Polynomial, Question
+from .immutable import Immutable
 from .table import Table
 from .weighted import Weighted
 
 FORMS: dict[str, type[Form]] = {
     "euclidean": Euclidean,
     "weighted": Weighted,
+    "immutable": Immutable,
     "linear": Linear,
     "dot": Dot,
     "even_norm": EvenNorm,
@@ -88,4 +90,15 @@ def form_for(name: str, tariff: Tariff, options: Mapping[str, Any]) -> Form:
     return kind.for_tariff(tariff, **options)
 
 
-__all__ = ["FORMS", "PLUGINS", "Example", "Form", "Polynomial", "Question", "form_for", "form_named", "make_form"]
+__all__ = [
+    "FORMS",
+    "PLUGINS",
+    "Example",
+    "Form",
+    "Immutable",
+    "Polynomial",
+    "Question",
+    "form_for",
+    "form_named",
+    "make_form",
+]

@@ -42,7 +42,7 @@ class Euclidean(Stretched):
 
     def encode(self, question: Question) -> list[int]:
         """Return x."""
-        if question.weights is not None or question.costs is not None:
+        if any(given is not None for given in (question.weights, question.costs, question.immutable)):
             raise WrongType("preferences", got="weights or costs", expected="none: the form is euclidean")
         return self.point(question)
 

@@ -33,7 +33,7 @@ class Question:
     """What an applicant asks: their own codes x, and what changing each feature costs them.
 
     Either `weights` (w_j for each feature, 1 where absent) or, for the `table` form, `costs`: for each feature the cost
-    of every level it may be changed to.
+    of every level it may be changed to. `immutable` says of each feature, by 1 or 0, whether it must stay as it is.
 
     Security: private to the applicant; it has no printed form and no encoder.
     """
@@ -41,6 +41,7 @@ class Question:
     x: ArrayLike | None = None
     weights: ArrayLike | None = None
     costs: Sequence[ArrayLike] | None = None
+    immutable: ArrayLike | None = None
 
 
 class Example(NamedTuple):
@@ -136,6 +137,11 @@ class Form(ABC):
     def encode(self, question: Question) -> list[int]:
         """Check the question and return the secret that is shared, as integers."""
 
+    @property
+    def limit(self) -> int | None:
+        """The largest cost of a row that keeps immutable features, if every other row costs more; else None."""
+        return None
+
     def secret(self, field: Residues, question: Question) -> Vector:
         """Return the secret as a vector, or refuse what is not a question."""
         if not isinstance(question, Question):
@@ -202,6 +208,8 @@ class Form(ABC):
 
     def weights(self, question: Question) -> list[int]:
         """Check and return the weights w, all 1 if none are given."""
+        if question.immutable is not None:
+            raise WrongType("immutable", got=f"a set for the form {self.name}", expected="the form immutable or table")
         if question.costs is not None:
             raise WrongType("costs", got=f"a table for the form {self.name}", expected="the form table")
         if question.weights is None:
@@ -209,6 +217,14 @@ class Form(ABC):
         w = checks.integers("weights", question.weights, (self.d,))
         checks.in_range("weights", w, 1, self.max_weight)
         return [int(v) for v in w]
+
+    def immutable(self, question: Question) -> list[bool]:
+        """Check and return which features must stay as they are; none if none are given."""
+        if question.immutable is None:
+            return [False] * self.d
+        h = checks.integers("immutable", question.immutable, (self.d,))
+        checks.in_range("immutable", h, 0, 1)
+        return [bool(v) for v in h]
 
 
 class Polynomial(Form):

@@ -61,7 +61,7 @@ class Stretched(Polynomial):
             tables.append(w * (np.abs(levels - levels[a]) ** self.power).sum(axis=1))
             weights += [w] * levels.shape[1]
         x = _stretched(tariff, costs.own[None, :])[0]
-        return Question(x, weights if "weights" in self.offers else None), replace(costs, tables=tables)
+        return Question(x, weights if self.offers else None), replace(costs, tables=tables)
 
     def unit(self, tariff: Tariff) -> int:
         """Return the cost, at weight 1, of a change across a whole range."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -26,6 +26,7 @@ class Table(Form):
 
     `cap` is the public bound on the average cost of a feature: all d features together cost at most d * cap. Without
     it, the bound is that of the weighted squared distance. That distance is also the cost if a question has no tables.
+    A change of an immutable feature then costs more than all other changes together.
 
     `owners` says which feature each column belongs to, if features have several. A row's codes of one feature cost no
     more together than the dearest code of that feature, so d counts features, not columns.
@@ -91,8 +92,8 @@ class Table(Form):
             self.point(question)
         if question.costs is None:
             tables = self.distances(question)
-        elif question.weights is not None:
-            raise WrongType("weights", got="weights beside costs", expected="one or the other")
+        elif question.weights is not None or question.immutable is not None:
+            raise WrongType("weights", got="weights or a set beside costs", expected="one or the other")
         else:
             costs = checks.listed("costs", question.costs, f"{self.d} tables")
             if len(costs) != self.d:
@@ -107,9 +108,14 @@ class Table(Form):
         return [entry for entries in tables for entry in entries]
 
     def distances(self, question: Question) -> list[list[int]]:
-        """Return the tables of a question that has x and weights alone: weighted squared distances."""
-        features = zip(self.weights(question), self.point(question), self.largest, strict=True)
-        return [[w * (v - x) ** 2 for v in range(R + 1)] for w, x, R in features]
+        """Return the tables of a question without any: weighted squared distances; immutable features must not change.
+
+        Such a change costs 1 more than all weighted distances together can.
+        """
+        weights, own = self.weights(replace(question, immutable=None)), self.point(question)
+        too_dear = sum(w * R**2 for w, R in zip(weights, self.largest, strict=True)) + 1
+        features = zip(weights, own, self.largest, self.immutable(question), strict=True)
+        return [[too_dear * (v != x) if kept else w * (v - x) ** 2 for v in range(R + 1)] for w, x, R, kept in features]
 
     def _entries(self, j: int, entries: ArrayLike) -> list[int]:
         array = checks.integers(f"costs[{j}]", entries, (self.largest[j] + 1,))

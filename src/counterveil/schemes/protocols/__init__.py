@@ -13,8 +13,9 @@ from .garbled import Garbled
 from .joint import Joint
 from .padded import Padded
 from .protocol import Choose, Held, Outcome, Protocol, Request, Seen, Setting, Size
+from .two_phase import TwoPhase
 
-PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (Padded, Garbled, Joint)}
+PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (Padded, TwoPhase, Garbled, Joint)}
 
 
 def make_protocol(name: str, **options: Any) -> Protocol:
@@ -44,5 +45,6 @@ __all__ = [
     "Seen",
     "Setting",
     "Size",
+    "TwoPhase",
     "make_protocol",
 ]

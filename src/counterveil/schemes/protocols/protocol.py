@@ -121,6 +121,7 @@ class Protocol(ABC):
     name: ClassVar[str]
     linked: ClassVar[bool] = False  # whether servers talk to each other
     pairs: ClassVar[bool] = False  # whether two servers work on a question; where some may lie, several pairs do
+    questions: ClassVar[int] = 1  # requests that a question takes, one after the other; those for records follow
     most_records: ClassVar[int | None] = None  # the most records that a question may get; None for no limit
 
     @property
@@ -195,12 +196,19 @@ class Protocol(ABC):
     def read(self, setting: Setting, question: Question, queries: Vector, size: Size) -> Party[Outcome]:
         """Take the answers to a question, and return their outcome."""
 
+    def further(
+        self, setting: Setting, question: Question, found: Outcome, size: Size, draw: Randomness
+    ) -> Party[Outcome]:
+        """Send and take what follows the first answers, if a question takes several requests."""
+        yield from ()
+        return found
+
     @abstractmethod
     def candidates(self, setting: Setting, found: Outcome, choose: Choose) -> list[int]:
         """Return the positions to fetch."""
 
     def ask(self, setting: Setting, question: Question, size: Size, draw: Randomness, choose: Choose) -> Party[Seen]:
-        """Play the applicant: one question to all servers, then the records, if they are fetched.
+        """Play the applicant: the question to all servers, then the records, if they are fetched.
 
         All that depends on the question is computed before the first message, or between the last answer to the
         question and the first record request. If the answers cannot be true, records at random positions are
@@ -212,13 +220,14 @@ class Protocol(ABC):
         if self.dealt_by == "applicant":
             yield from self.deal(setting, size, draw)
         found = yield from self.read(setting, question, queries, size)
+        found = yield from self.further(setting, question, found, size, draw)
         if not size.record or not self.fetches:
             told = tuple(self.candidates(setting, found, choose))
             return Seen(found.revealed, told, found.records, found.honest)
         wanted, at_random = self._wanted(setting, found, size, draw, choose)
         positions = wanted or at_random
         count = self.positions(size.rows)
-        records = yield from fetch.fetched(setting, size.record, count, positions, found.honest, draw)
+        records = yield from fetch.fetched(setting, size.record, count, positions, found.honest, draw, self.questions)
         return Seen(found.revealed, tuple(wanted), records, found.honest)
 
     def _wanted(
@@ -233,7 +242,7 @@ class Protocol(ABC):
     def answer(
         self, setting: Setting, seat: int, request: int, among: tuple[int, ...], held: Held
     ) -> Party[Bytes | None]:
-        """Play the server at a seat for one request to these seats: 0 is the question, 1 and above are records.
+        """Play the server at a seat for one request to these seats: 0 is the question; records follow it.
 
         Servers that talk to each other return their answer instead of sending it. Their driver sends it to the
         applicant as soon as it may be released.

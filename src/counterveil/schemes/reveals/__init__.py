@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ...errors import UnknownName
 from .. import defaults
+from .agreeing import Agreeing
 from .opened import Opened
 from .reveal import Reveal
 from .sealed import Sealed
@@ -20,6 +21,7 @@ REVEALS: dict[str, Reveal] = {
         Opened(name="differences", differences=True),
         Opened(name="masked", masked=True),
         Opened(name="masked_differences", masked=True, differences=True),
+        Agreeing(name="agreeing"),
         Sealed(name="sealed"),
     ]
 }
@@ -39,4 +41,4 @@ def make_reveal(
     return replace(known, shuffle=shuffle or known.shuffle, d_min=d_min, expansion=expansion)
 
 
-__all__ = ["REVEALS", "Opened", "Reveal", "Sealed", "make_reveal"]
+__all__ = ["REVEALS", "Agreeing", "Opened", "Reveal", "Sealed", "make_reveal"]

@@ -58,6 +58,10 @@ class Reveal(ABC):
         """The most records that a question may get; None for no limit."""
         return None if self.exact else 1
 
+    def fitted(self, form: Form) -> Reveal:
+        """Return the reveal as it is used with this form, whose public numbers it may need."""
+        return self
+
     @abstractmethod
     def apply(self, field: Residues, values: Vector, common: CommonRandomness) -> Vector:
         """Return what is revealed of the costs, an (M,) vector, or (M, n) for n databases, one in each column."""
