@@ -27,7 +27,7 @@ IMMUTABLE = make_scheme("i-pcr-two-phase", largest=1, d=1)
 
 
 def made(name: str, R: int, d: int, **parameters: Any) -> Scheme:
-    own = {"cap": R * R * d + 1} if name.startswith("table") else {}
+    own: dict[str, Any] = {"cap": R * R * d + 1} if name.startswith("table") else {}
     return make_scheme(name, largest=R, d=d, **own, **parameters)
 
 
@@ -89,7 +89,7 @@ def test_questions_that_are_none() -> None:
 
 
 def conversations(rows: Sequence[Sequence[int]], question: Question) -> list[Counter[Any]]:
-    """What each server, and then two of them, get in both phases, counted over every pad that the applicant may draw."""
+    """What each server, and then two of them, get in both phases, over every pad that the applicant may draw."""
     scheme, M = IMMUTABLE, len(rows)
     common = scheme.common(bytes(32), scheme.digest(rows), b"t")
     seen: list[Counter[Any]] = [Counter() for _ in range(scheme.servers + 1)]
