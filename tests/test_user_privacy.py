@@ -15,7 +15,7 @@ from counterveil.algebra.gf256 import GF256
 from counterveil.crypto.randomness import Fresh
 from counterveil.crypto.sharing import split
 from counterveil.schemes.fetch import Polynomials, Subsets, make_spir
-from counterveil.schemes.scheme import run
+from counterveil.schemes.playing import run
 from enumeration import Fixed, FixedCommon, tiny, told_apart, user_private, views
 
 SMALL = {

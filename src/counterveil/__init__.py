@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from .schemes.forms import FORMS as FORMS
     from .schemes.forms import Form as Form
     from .schemes.forms import Question as Question
+    from .schemes.playing import run as run
     from .schemes.reveals import REVEALS as REVEALS
     from .schemes.reveals import Reveal as Reveal
     from .schemes.scheme import CATALOGUE as CATALOGUE
     from .schemes.scheme import Scheme as Scheme
     from .schemes.scheme import make_scheme as make_scheme
-    from .schemes.scheme import run as run
     from .terms.deployment import Deployment as Deployment
 
 __version__ = "0.1.0"
@@ -87,7 +87,7 @@ _PUBLIC = {  # where each public name is defined; the imports above say the same
     "make_scheme": "schemes.scheme:make_scheme",
     "masking": "institution.masking",
     "retrieve": "inprocess.retrieve:retrieve",
-    "run": "schemes.scheme:run",
+    "run": "schemes.playing:run",
     "smallest_prime_above": "algebra.field:smallest_prime_above",
     "spir": "schemes.fetch",
 }

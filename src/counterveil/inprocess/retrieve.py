@@ -17,7 +17,8 @@ from ..crypto.randomness import Streams, new_key
 from ..errors import WrongShape, WrongType
 from ..schemes.fetch import as_records
 from ..schemes.forms import Question
-from ..schemes.scheme import Scheme, Transcript, as_bytes, make_scheme, run
+from ..schemes.playing import Transcript, run
+from ..schemes.scheme import Scheme, as_bytes, make_scheme
 
 
 class View(NamedTuple):

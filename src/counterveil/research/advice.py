@@ -27,7 +27,7 @@ from ..schema.features import Feature, Numeric, is_missing
 from ..schema.frames import Columns
 from ..schema.preferences import Preferences
 from ..schema.schema import Chosen, Schema
-from ..schemes.scheme import run
+from ..schemes.playing import run
 from ..terms.deployment import AUTO, Deployment
 from ..terms.parameters import DOWNLOAD
 from .leakage import clear_costs, estimate, populations

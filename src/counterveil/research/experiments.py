@@ -28,9 +28,10 @@ from ..algebra.field import Field
 from ..crypto.randomness import new_key
 from ..errors import InvalidData, MissingPackage
 from ..schemes.forms import Question
+from ..schemes.playing import run
 from ..schemes.protocols import Garbled
 from ..schemes.reveals import make_reveal
-from ..schemes.scheme import Scheme, make_scheme, run
+from ..schemes.scheme import Scheme, make_scheme
 from .leakage import Index, Leakage, Revealing, estimate, exact, populations
 
 Floats = NDArray[np.float64]

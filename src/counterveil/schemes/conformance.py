@@ -24,8 +24,9 @@ from ..schema.preferences import Preferences, compile_costs
 from ..schema.schema import Schema
 from ..schema.tariff import Tariff
 from .forms import Form, Question
+from .playing import run
 from .reveals import Opened, Reveal
-from .scheme import Scheme, run
+from .scheme import Scheme
 
 _ROOMY = 2**61 - 1  # a field so large that no honest cost wraps
 _SCHEMA = Schema(
