@@ -49,7 +49,7 @@ def test_a_scheme_of_ones_own() -> None:
     found = retrieve([[0, 1], [1, 2], [2, 2]], scheme=scheme, costs=costs)
     assert found.index == 1
     assert found.scheme is scheme
-    assert repr(found) == f"Retrieval(index=1, servers=2, q={scheme.field.q}, symbols=(18, 4))"
+    assert repr(found) == f"Retrieval(index=1, servers=2, q={scheme.field.q}, symbols=(18, 4), approximate)"
 
 
 def test_the_records_are_bound_into_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
