@@ -93,7 +93,7 @@ export const WORDS = {
   outside: (title, value) => `The accepted row itself has ${value} for ${title}: outside the range that you asked for, but in the same level as its end.`,
   nothing: "No accepted case fits your limits",
   /** @type {(names: string) => string} */
-  relax: (names) => `The closest one goes beyond what is allowed for: ${names}. To allow more, change the limits that you set there; the institution's own limits stay. `
+  relax: (names) => `The closest one goes beyond what is allowed for: ${names}. To allow more, change the limits that you set there; limits that others set stay. `
     + "Use another ticket for that, best on another day: asking again at once tells the servers that nothing fitted.",
   /** @type {(numbers: string) => string} */
   lied: (numbers) => `Server ${numbers} answered wrongly. Its answer was corrected with the others'.`,
