@@ -21,7 +21,8 @@ from enumeration import FixedCommon
 def interpolated(field: Field, alphas: tuple[int, ...], answers: list[Vector]) -> Vector:
     """The value at 0."""
     weights = field.weights_at(alphas)
-    return np.stack([w * a for w, a in zip(weights, answers, strict=True)]).sum(axis=0) % field.q
+    total: Vector = np.stack([w * a for w, a in zip(weights, answers, strict=True)]).sum(axis=0) % field.q
+    return total
 
 
 def weighted_costs(powers: tuple[int, int, int], x: list[int], w: list[int], rows: Vector) -> Vector:
