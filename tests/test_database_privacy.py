@@ -16,7 +16,7 @@ from counterveil.schemes.reveals import Opened, make_reveal
 from enumeration import Fixed, database_private, feasible, rows_for, tiny
 
 OPENED = [name for name, reveal in REVEALS.items() if isinstance(reveal, Opened)]  # others: test_sealed, test_immutable
-LARGE = ("weighted", "immutable", "even_norm")
+LARGE = ("weighted", "fixed", "even_norm")
 PAIRS = [
     pytest.param(form, reveal, shuffle, marks=[pytest.mark.slow] if form in LARGE else [])
     for form, kind in FORMS.items()

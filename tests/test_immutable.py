@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, product
@@ -17,6 +18,7 @@ from counterveil.algebra.arrays import Order, Vector
 from counterveil.engine import as_rows
 from counterveil.engine.party import Inbox, Send, Take
 from counterveil.errors import InvalidInput, NotOffered, WrongType
+from counterveil.research import immutable
 from counterveil.schemes.conformance import check_protocol
 from counterveil.schemes.protocols import Held
 from enumeration import Fixed, user_private
@@ -80,7 +82,7 @@ def test_questions_that_are_none() -> None:
     with pytest.raises(NotOffered, match="expected a form with immutable features"):
         make_scheme("weighted/agreeing", largest=1, d=2)
     with pytest.raises(NotOffered, match="expected the reveal agreeing"):
-        make_scheme("immutable/distances", largest=1, d=2, protocol="two_phase")
+        make_scheme("fixed/distances", largest=1, d=2, protocol="two_phase")
     with pytest.raises(NotOffered, match="got two_phase, expected a protocol that asks every server once"):
         Deployment.of(numbers_database(5, 2).schema, scheme="i-pcr-two-phase")
 
@@ -89,7 +91,7 @@ def test_questions_that_are_none() -> None:
 
 
 def conversations(rows: Sequence[Sequence[int]], question: Question) -> list[Counter[Any]]:
-    """What each server, and then two of them, get in both phases, over every pad that the applicant may draw."""
+    """What each server, and then two of them, get in both phases, counted over every pad of the applicant."""
     scheme, M = IMMUTABLE, len(rows)
     common = scheme.common(bytes(32), scheme.digest(rows), b"t")
     seen: list[Counter[Any]] = [Counter() for _ in range(scheme.servers + 1)]
@@ -222,3 +224,40 @@ def test_one_ticket_answers_two_questions_of_a_cheat() -> None:
     assert values[0] != 0  # the row does not agree
     assert values[1] == 3**2 + 1**2  # and its distance is told
     assert run(scheme, row, Question(x, immutable=[1, 0]), common=common).revealed.tolist() == [19]  # R²d + 1: honest
+
+
+# --- the table of `reproduce` ----------------------------------------------------------------------------------------
+
+
+def entropy_of_what_is_seen(k: int, two_phases: bool) -> float:
+    """The leakage to base 757 from the definition alone: what is seen follows from the rows, so it is its entropy."""
+    points, total, done = list(product(range(4), repeat=3)), 0.0, dict[Any, float]()
+    for x in points:
+        costs = Counter[int]()
+        for y in points:
+            away, agree = sum((a - b) ** 2 for a, b in zip(y, x, strict=True)), y[:k] == x[:k]
+            heavy = 27 * sum((a - b) ** 2 for a, b in zip(y[:k], x[:k], strict=True))
+            costs[away if agree else 28 if two_phases else away + heavy] += y != x
+        key = tuple(sorted((+costs).items()))
+        if key not in done:
+            triples = product(key, repeat=3)  # of different rows: 63 * 62 * 61 = 238,266
+            ways = [n * (m - (a == b)) * (o - (c == a) - (c == b)) for (a, n), (b, m), (c, o) in triples]
+            done[key] = -sum(w / 238_266 * math.log(w / 238_266, 757) for w in ways if w > 0)
+        total += done[key] / 64
+    return total
+
+
+def test_the_table_of_immutable_features() -> None:
+    claims = {claim.what: claim for claim in immutable.immutable()}
+    printed = {claim.printed for claim in claims.values()}
+    assert printed == {None, "6d + 3M", "3d + 6M", "> R²d(R²d + 1)"}  # what the papers state, and nothing else
+    assert claims["I-PCR, single-phase: symbols"].ours == 6 * 3 + 3 * 3
+    assert claims["I-PCR, two-phase: symbols of phase 1"].ours == 6 * 3 + 3 * 3
+    assert claims["I-PCR, two-phase: symbols of phase 2"].ours == 3 * 3 + 6 * 3
+    assert claims["I-PCR, single-phase: q"].ours == 757
+    assert [claims[f"table, {reveal}: servers"].ours for reveal in ("distances", "sealed")] == [2, 2]
+    for k in range(4):
+        assert claims[f"table, sealed: leakage, k = {k}"].ours == pytest.approx(0, abs=1e-9)
+        for what, two_phases in (("single", False), ("two", True)):
+            found = claims[f"I-PCR, {what}-phase: leakage, k = {k}"].ours
+            assert found == pytest.approx(entropy_of_what_is_seen(k, two_phases), abs=1e-9)

@@ -22,7 +22,7 @@ _COMMANDS = {  # each command, and the module that it is in
     "keygen": "provision",
     "leakage": "research",
     "ledger": "ledger",
-    "reproduce": "research",
+    "reproduce": "reproduce",
     "schema": "institution",
     "serve": "institution",
     "terms": "provision",

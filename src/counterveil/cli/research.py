@@ -1,10 +1,9 @@
-"""The commands reproduce, leakage, attack and advise: how much a deployment gives away."""
+"""The commands leakage, attack and advise: how much a deployment gives away."""
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,9 @@ from rich.table import Table as Grid
 from ..applicant.client import Client
 from ..errors import NotOffered, WrongType
 from ..institution.database import Database
-from ..research import attacks, experiments, plots
+from ..research import attacks, plots
 from ..research.advice import Option, write_choice
 from ..research.advice import advise as take_advice
-from ..research.experiments import Claim
 from ..research.leakage import Leakage, clear_costs, estimate, populations, simulation, some_people
 from ..research.oracles import Asking
 from ..schema.frames import Columns, as_label
@@ -33,101 +31,21 @@ from ..schemes.reveals import REVEALS, Reveal, make_reveal
 from ..schemes.scheme import Scheme
 from ..terms.deployment import Deployment
 
-_PATH = click.Path(path_type=Path)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-_PLOTS = click.option("--plots", "folder", type=_PATH, help="Draw figures into this folder.")
-_EXPERIMENTS = ("synthetic", "compas", "accuracy")
+PATH = click.Path(path_type=Path)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+PLOTS = click.option("--plots", "folder", type=PATH, help="Draw figures into this folder.")
 _HEADINGS = ("", "levels", "reveal", "accuracy", "95 %", "up", "down", "between", "time", "bits a question", "in all")
 
 
-def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
+def numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
+    """Read whole numbers from 1 on, with commas between them."""
     try:
-        numbers = [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.split(",")]
     except ValueError:
         raise click.BadParameter("expected whole numbers, such as 20,50,100") from None
-    if min(numbers) < 1:
+    if min(found) < 1:
         raise click.BadParameter("expected numbers from 1")
-    return numbers
-
-
-@click.command()
-@click.argument("what", type=click.Choice([*_EXPERIMENTS, "all"]))
-@_JSON
-@_PLOTS
-@click.option("--data", type=_PATH, help="The folder of data files; by default COUNTERVEIL_DATA, or a download.")
-@click.option(
-    "--levels",
-    default=",".join(map(str, experiments.LEVELS)),
-    callback=_numbers,
-    help="accuracy: numbers of levels to try (R).",
-)
-@click.option(
-    "--d-min",
-    "d_mins",
-    default=",".join(map(str, experiments.D_MINS)),
-    callback=_numbers,
-    help="accuracy: widths of masks to try; 1 is no mask.",
-)
-@click.option("--rounds", default=100, show_default=True, type=click.IntRange(2), help="accuracy: databases to draw.")
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="The seed of the simulation.")
-def reproduce(
-    what: str,
-    as_json: bool,
-    folder: Path | None,
-    data: Path | None,
-    levels: list[int],
-    d_mins: list[int],
-    rounds: int,
-    seed: int,
-) -> None:
-    """Compute the paper's tables and figure, and show each printed number beside ours."""
-    console = Console()
-    results: dict[str, list[Claim]] = {}
-    for name in _EXPERIMENTS if what == "all" else (what,):
-        began, progress = time.perf_counter(), console.is_terminal and not as_json
-        if name == "synthetic":
-            results[name] = experiments.synthetic(progress=progress)
-            title, unit = "Leakage, synthetic data: R = 3, d = 3, M = 3", "leakage to base 757"
-        elif name == "compas":
-            results[name] = experiments.compas(data, seed=seed, progress=progress)
-            title, unit = "Leakage, COMPAS: M = 5 of 717 rows", "leakage to base 2003"
-        else:
-            found = experiments.accuracy(
-                data, levels=levels, d_mins=d_mins, rounds=rounds, seed=seed, progress=progress
-            )
-            results[name] = experiments.accuracy_claims(found)
-            title, unit = f"Accuracy, wine: M = 500, 50 queries, {rounds} rounds", "accuracy"
-            if folder is not None:
-                plots.accuracy(folder / "accuracy.png", found, title=title)
-        if folder is not None and name != "accuracy":
-            shown = [claim for claim in results[name] if name == "synthetic" or "true" in claim.what]
-            mark = None if name == "synthetic" else experiments.CEILING
-            plots.claims(folder / f"{name}.png", shown, title=title, unit=unit, mark=mark)
-        if not as_json:
-            console.print(_claims(title, unit, results[name]))
-            console.print(f"{time.perf_counter() - began:.0f} s\n")
-    if as_json:
-        click.echo(json.dumps({name: [claim.to_dict() for claim in claims] for name, claims in results.items()}))
-    elif folder is not None:
-        console.print(f"Figures are in {escape(str(folder))}.")
-
-
-def _claims(title: str, unit: str, claims: Sequence[Claim]) -> Grid:
-    grid = Grid(title=title, box=box.SIMPLE_HEAD)
-    grid.add_column("claim")
-    for heading in ("printed", "ours", "95 % interval"):
-        grid.add_column(heading, justify="right")
-    for claim in claims:
-        whole = float(claim.ours).is_integer() and claim.ours > 1
-        interval = f"{claim.low:.4f} to {claim.high:.4f}" if claim.high > claim.low else ""
-        grid.add_row(
-            claim.what,
-            "" if claim.printed is None else f"{claim.printed:,g}",
-            f"{claim.ours:,.0f}" if whole else f"{claim.ours:.5f}",
-            interval,
-        )
-    grid.caption = unit
-    return grid
+    return found
 
 
 def _rungs(d_mins: Sequence[int]) -> list[Reveal]:
@@ -146,13 +64,13 @@ def _called(scheme: Scheme) -> str:
 
 
 @click.command()
-@click.argument("bundle", type=_PATH)
-@_JSON
-@_PLOTS
-@click.option("--people", type=_PATH, help="A CSV or Parquet file of applicants; by default rows of the bundle.")
+@click.argument("bundle", type=PATH)
+@JSON
+@PLOTS
+@click.option("--people", type=PATH, help="A CSV or Parquet file of applicants; by default rows of the bundle.")
 @click.option("--applicants", default=10, show_default=True, type=click.IntRange(1), help="Applicants to average over.")
 @click.option("--samples", default=100, show_default=True, type=click.IntRange(2), help="Revealed values to sample.")
-@click.option("--d-min", "d_mins", default="10,100", callback=_numbers, help="Widths of masks to try.")
+@click.option("--d-min", "d_mins", default="10,100", callback=numbers, help="Widths of masks to try.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="The seed of the simulation.")
 def leakage(
     bundle: Path,
@@ -261,11 +179,11 @@ def _rung(deployment: Deployment, leaked: Leakage, rows: int) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("bundle", type=_PATH)
-@_JSON
-@_PLOTS
+@click.argument("bundle", type=PATH)
+@JSON
+@PLOTS
 @click.option("--server", "servers", multiple=True, metavar="URL", help="Attack this running server. Repeat for each.")
-@click.option("--tickets", "ticket_file", type=_PATH, help="A file of tickets for these servers, one a line.")
+@click.option("--tickets", "ticket_file", type=PATH, help="A file of tickets for these servers, one a line.")
 @click.option("--probes", default=100, show_default=True, type=click.IntRange(1), help="Tickets to spend on probing.")
 @click.option("--d-min", type=click.IntRange(2), help="The mask to average out; by default it hides two levels.")
 def attack(
@@ -329,16 +247,16 @@ def _tickets(path: Path | None) -> list[str]:
 
 
 @click.command()
-@click.argument("frame", type=_PATH)
-@click.option("--schema", "schema_file", type=_PATH, required=True, help="The schema file, which gets the choice.")
+@click.argument("frame", type=PATH)
+@click.option("--schema", "schema_file", type=PATH, required=True, help="The schema file, which gets the choice.")
 @click.option("--accepted", required=True, metavar="COLUMN[=VALUE]", help="The column that says who was accepted.")
 @click.option("--accuracy", default=0.95, show_default=True, help="The share of answers that must be the nearest row.")
 @click.option("--questions", default=1, show_default=True, type=click.IntRange(1), help="Questions for each applicant.")
 @click.option("--collusion", default=1, show_default=True, type=click.IntRange(1), help="How many servers may collude.")
 @click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
-@click.option("-o", "--output", type=_PATH, help="Write the schema with the choice to this file instead.")
+@click.option("-o", "--output", type=PATH, help="Write the schema with the choice to this file instead.")
 @click.option("--dry-run", is_flag=True, help="Show the choice and write nothing.")
-@_JSON
+@JSON
 def advise(
     frame: Path,
     schema_file: Path,

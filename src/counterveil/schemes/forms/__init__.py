@@ -29,7 +29,7 @@ from .weighted import Weighted
 FORMS: dict[str, type[Form]] = {
     "euclidean": Euclidean,
     "weighted": Weighted,
-    "immutable": Immutable,
+    "fixed": Immutable,
     "linear": Linear,
     "dot": Dot,
     "even_norm": EvenNorm,

@@ -22,7 +22,7 @@ class Immutable(Weighted):
 
     max_weight: int = field(init=False, default=1)
 
-    name = "immutable"
+    name = "fixed"
     offers = frozenset({"immutable"})
 
     def __post_init__(self) -> None:

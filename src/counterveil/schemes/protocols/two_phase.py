@@ -41,7 +41,7 @@ class TwoPhase(Protocol):
         """Refuse any other form or reveal, and the correction of answers."""
         _agreeing(setting.reveal)
         if not isinstance(setting.form, Immutable):
-            raise NotOffered("protocol", got=f"{self.name} for {setting.form.name}", expected="the form immutable")
+            raise NotOffered("protocol", got=f"{self.name} for {setting.form.name}", expected="the form fixed")
         if setting.robust:
             raise NotOffered("robust", got=f"correction of {setting.reveal.name}", expected="0: all must be honest")
 
