@@ -30,7 +30,7 @@ class Case:
         """The public parameters of that form for this case."""
         own: dict[str, dict[str, Any]] = {
             "euclidean": {},
-            "immutable": {},
+            "fixed": {},
             "even_norm": {"max_weight": self.max_weight, "norm": self.norm},
             "table": {"cap": self.cap},
         }
@@ -41,7 +41,7 @@ class Case:
             return Question(self.x)
         if form == "table":
             return Question(costs=self.costs)
-        if form == "immutable":
+        if form == "fixed":
             return Question(self.x, immutable=self.weights % 2)
         return Question(self.x, self.weights)
 
@@ -54,7 +54,7 @@ class Case:
         if form == "table":
             return np.asarray(sum(entries[self.rows[:, j]] for j, entries in enumerate(self.costs)))
         w = np.ones_like(self.weights) if form == "euclidean" else self.weights
-        if form == "immutable":
+        if form == "fixed":
             w = np.where(self.weights % 2, 1 + sum(R * R for R in self.levels), 1)
         power = self.norm if form == "even_norm" else 2
         return np.asarray((w * away**power).sum(axis=1))

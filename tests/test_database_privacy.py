@@ -16,7 +16,7 @@ from counterveil.schemes.reveals import Opened, make_reveal
 from enumeration import Fixed, database_private, feasible, rows_for, tiny
 
 OPENED = [name for name, reveal in REVEALS.items() if isinstance(reveal, Opened)]  # others: test_sealed, test_immutable
-LARGE = ("weighted", "immutable", "even_norm")
+LARGE = ("weighted", "fixed", "even_norm")
 PAIRS = [
     pytest.param(form, reveal, shuffle, marks=[pytest.mark.slow] if form in LARGE else [])
     for form, kind in FORMS.items()
@@ -27,9 +27,9 @@ PAIRS = [
 
 
 def test_every_form_is_enumerated() -> None:
-    """Only `even_norm` under masked differences, with 625 queries, is too large. Its algebra is that of `linear`."""
+    """Two are too large under masked differences. Their algebra is that of `linear` and of `weighted`."""
     left_out = {(form, reveal) for form in FORMS for reveal in OPENED} - {pair.values[:2] for pair in PAIRS}
-    assert left_out == {("even_norm", "masked_differences")}
+    assert left_out == {("even_norm", "masked_differences"), ("fixed", "masked_differences")}
 
 
 @pytest.mark.parametrize(("form", "reveal", "shuffle"), PAIRS)

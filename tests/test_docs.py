@@ -196,7 +196,7 @@ def test_readme_shows_every_scheme_with_its_true_numbers() -> None:
     R, L, d, M, d_min = 7, 3, 20, 57, 5
     for name, pair, servers, symbols, above, _ in rows:
         key = name.strip("`")
-        fixed = CATALOGUE[key][0] in ("euclidean", "immutable")
+        fixed = CATALOGUE[key][0] in ("euclidean", "fixed")
         parameters: dict[str, Any] = {} if fixed else {"max_weight": L}
         scheme = make_scheme(key, largest=R, d=d, d_min=d_min if "mask" in key else 1, **parameters)
         assert tuple(pair.split(" × ")) == CATALOGUE[key]

@@ -82,7 +82,7 @@ def test_questions_that_are_none() -> None:
     with pytest.raises(NotOffered, match="expected a form with immutable features"):
         make_scheme("weighted/agreeing", largest=1, d=2)
     with pytest.raises(NotOffered, match="expected the reveal agreeing"):
-        make_scheme("immutable/distances", largest=1, d=2, protocol="two_phase")
+        make_scheme("fixed/distances", largest=1, d=2, protocol="two_phase")
     with pytest.raises(NotOffered, match="got two_phase, expected a protocol that asks every server once"):
         Deployment.of(numbers_database(5, 2).schema, scheme="i-pcr-two-phase")
 

@@ -209,7 +209,7 @@ class Form(ABC):
     def weights(self, question: Question) -> list[int]:
         """Check and return the weights w, all 1 if none are given."""
         if question.immutable is not None:
-            raise WrongType("immutable", got=f"a set for the form {self.name}", expected="the form immutable or table")
+            raise WrongType("immutable", got=f"a set for the form {self.name}", expected="the form fixed or table")
         if question.costs is not None:
             raise WrongType("costs", got=f"a table for the form {self.name}", expected="the form table")
         if question.weights is None:

@@ -1,6 +1,6 @@
 """The agreeing reveal shows costs up to a public limit; of every other row it shows only that it is beyond.
 
-With the form `immutable` the limit is the largest squared distance: the applicant sees the distances of the rows that
+With the form `fixed` the limit is the largest squared distance: the applicant sees the distances of the rows that
 agree on the immutable features, and which rows do not agree.
 """
 
