@@ -30,7 +30,7 @@ class Case:
         """The public parameters of that form for this case."""
         own: dict[str, dict[str, Any]] = {
             "euclidean": {},
-            "immutable": {},
+            "fixed": {},
             "even_norm": {"max_weight": self.max_weight, "norm": self.norm},
             "table": {"cap": self.cap},
         }

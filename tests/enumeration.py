@@ -95,10 +95,10 @@ def rows_for(scheme: Scheme) -> int:
 
 
 def feasible(form: Form, reveal: str) -> bool:
-    """Whether every query to every server can be enumerated under this reveal: at most 300, or 1,000 without a mask."""
+    """Whether all queries to all servers can be enumerated: at most 300², or 1,000² if not masked differences."""
     scheme = tiny(form, reveal)
     most = 300 if REVEALS[reveal].masked and REVEALS[reveal].differences else 1000
-    return bool(scheme.field.q**scheme.symbols <= most)
+    return bool(scheme.field.q ** (scheme.symbols * scheme.servers) <= most**2)
 
 
 def commons(scheme: Scheme, M: int, *, unfilled: Sequence[int] = ()) -> Iterator[FixedCommon]:

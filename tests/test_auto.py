@@ -132,7 +132,7 @@ def test_a_schema_may_set_the_limit_and_the_protocol() -> None:
     written = build('scheme = "table/sealed"\nprotocol = "joint"\n[deployment.options.protocol]\nseeded = true\n')
     assert Deployment.serving(written, dealer="server").scheme.protocol == Joint(dealer="server", seeded=True)
     assert picked(written, protocol="garbled") == ("table/sealed", "garbled")
-    with pytest.raises(InvalidInput, match="protocol: got mental, expected one of padded, garbled, joint"):
+    with pytest.raises(InvalidInput, match="protocol: got mental, expected one of padded, garbled, joint, two_phase"):
         Deployment.serving(build('protocol = "mental"\n'))
 
 

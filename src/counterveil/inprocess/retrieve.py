@@ -90,7 +90,7 @@ def retrieve(
         ``"i-pcr"``), any pair as ``"form/reveal"``, such as ``"table/sealed"``, or a `Scheme`.
     weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
     costs : the cost of every level of every feature, for the form ``table``; it replaces x and weights.
-    immutable : d integers, 1 for a feature that must stay as it is, else 0; for the forms ``immutable`` and ``table``.
+    immutable : d integers, 1 for a feature that must stay as it is, else 0; for the forms ``fixed`` and ``table``.
     records : M byte strings of one length, of which one is fetched; by default each row's own codes.
     parameters : public parameters of the scheme: `max_weight`, `d_min`, `expansion`, `shuffle`, `servers`, `collusion`,
         `alphas`, `q`, `norm`, `cap`, `protocol`, `dealer`; see `make_scheme`.

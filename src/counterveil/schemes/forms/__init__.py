@@ -21,15 +21,15 @@ from ...schema.tariff import Tariff
 from .dot import Dot
 from .euclidean import Euclidean
 from .even_norm import EvenNorm, Linear
+from .fixed import Fixed
 from .form import Example, Form, Polynomial, Question
-from .immutable import Immutable
 from .table import Table
 from .weighted import Weighted
 
 FORMS: dict[str, type[Form]] = {
     "euclidean": Euclidean,
     "weighted": Weighted,
-    "fixed": Immutable,
+    "fixed": Fixed,
     "linear": Linear,
     "dot": Dot,
     "even_norm": EvenNorm,
@@ -94,8 +94,8 @@ __all__ = [
     "FORMS",
     "PLUGINS",
     "Example",
+    "Fixed",
     "Form",
-    "Immutable",
     "Polynomial",
     "Question",
     "form_for",

@@ -15,7 +15,7 @@ from .padded import Padded
 from .protocol import Choose, Held, Outcome, Protocol, Request, Seen, Setting, Size
 from .two_phase import TwoPhase
 
-PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (Padded, TwoPhase, Garbled, Joint)}
+PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (Padded, Garbled, Joint, TwoPhase)}
 
 
 def make_protocol(name: str, **options: Any) -> Protocol:

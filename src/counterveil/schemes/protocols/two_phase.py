@@ -24,7 +24,7 @@ from ...crypto.sharing import reconstruct, split, zero_share
 from ...engine import Plan
 from ...engine.party import Party, Send, Take
 from ...errors import NotOffered
-from ..forms import Form, Immutable, Question
+from ..forms import Fixed, Form, Question
 from ..reveals import Agreeing, Reveal
 from .protocol import Choose, Held, Outcome, Protocol, Request, Setting, Size
 
@@ -40,7 +40,7 @@ class TwoPhase(Protocol):
     def check(self, setting: Setting) -> None:
         """Refuse any other form or reveal, and the correction of answers."""
         _agreeing(setting.reveal)
-        if not isinstance(setting.form, Immutable):
+        if not isinstance(setting.form, Fixed):
             raise NotOffered("protocol", got=f"{self.name} for {setting.form.name}", expected="the form fixed")
         if setting.robust:
             raise NotOffered("robust", got=f"correction of {setting.reveal.name}", expected="0: all must be honest")
@@ -165,7 +165,7 @@ def _square(field: Residues, vector: Vector) -> int:
 
 
 def _limit(setting: Setting) -> int:
-    return cast(Immutable, setting.form).limit
+    return cast(Fixed, setting.form).limit
 
 
 def _agreeing(reveal: Reveal) -> Agreeing:

@@ -13,7 +13,7 @@ from .weighted import Weighted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Immutable(Weighted):
+class Fixed(Weighted):
     """Share x and w, where w_j is L for an immutable feature and 1 for any other; L = sum R_j² + 1 follows from R.
 
     A row that agrees with x on all immutable features costs its squared distance, less than L. Any other costs L or
