@@ -562,7 +562,7 @@ def test_bad_settings_are_refused_in_one_line(credit: Service, tmp_path: Path, a
     ("servers", "arguments", "said"),
     [
         (4, ["--scheme", "table/masked", "--collusion", 1, "--robust", 1, "--d-min", 2], "without a mask"),
-        (2, ["--robust", 1], "servers: got 2, expected at least 4"),
+        (2, ["--robust", 1], "servers: got 2, expected at least 3"),
         (2, ["--scheme", "nothing"], "scheme: got nothing"),
         (2, ["-k", 900], "k: got 900"),
         (65, [], "terms: got"),
@@ -743,7 +743,10 @@ def test_a_ticket_in_a_file_is_marked_when_its_question_leaves_and_not_before(tm
 
 def test_graceful_stop(tmp_path: Path) -> None:
     """What is under way when the signal comes is still answered."""
-    with running(tmp_path, numbers_database(30_000, 8), 2) as service, service.client() as client:
+    with (
+        running(tmp_path, numbers_database(30_000, 8), 2, scheme="table/differences") as service,
+        service.client() as client,
+    ):
         results: list[Any] = []
         ticket = service.ticket(client)
         thread = threading.Thread(

@@ -19,7 +19,7 @@ from ..algebra import checks
 from ..algebra.arrays import Codes, Vector
 from ..crypto.keys import SIGNATURE_BYTES
 from ..crypto.randomness import KEY_BYTES
-from ..errors import NotOffered, OutOfRange, RuleNotKept, UnknownName, WrongType
+from ..errors import NotOffered, OutOfRange, RuleNotKept, TooFewServers, UnknownName, WrongType
 from ..schema.layouts import RecordKind, layout
 from ..schema.schema import Schema
 from ..schema.tariff import Tariff
@@ -27,7 +27,7 @@ from ..schemes import defaults
 from ..schemes.forms import form_for, form_named
 from ..schemes.protocols import Request, Size
 from ..schemes.scheme import Scheme, make_parts, pair_named
-from .parameters import DOWNLOAD, Certificate, Options, Parameters, Part
+from .parameters import DOWNLOAD, MOST_RECORDS, Certificate, Options, Parameters, Part
 
 AUTO = "auto"  # `defaults.SCHEME`, by the protocol that suits the number of rows; `serving` chooses
 _FARTHEST = np.iinfo(np.int64).max
@@ -156,7 +156,7 @@ class Deployment:
             chosen["protocol"] = defaults.LINKED
         if chosen.get("protocol") is not None:
             return make(**chosen)
-        alone, k = make(**(chosen | {"k": 1})), checks.integer("k", chosen.get("k", defaults.K), 1)
+        alone, k = make(**(chosen | {"k": 1})), checks.integer("k", chosen.get("k", defaults.K), 1, MOST_RECORDS)
         size, most = alone.download(database.rows, robust), alone.scheme.protocol.most_records or k
         if k <= most and size <= limit:
             return make(**chosen)
@@ -192,7 +192,10 @@ class Deployment:
 
     def _among(self, robust: int) -> Scheme:
         """Return the scheme of as few servers as a ticket may name."""
-        return self.scheme.among(range(1, self.scheme.needed(robust) + 1), robust)
+        needed = self.scheme.needed(checks.integer("robust", robust, 0))
+        if self.scheme.servers < needed:
+            raise TooFewServers("servers", got=self.scheme.servers, expected=f"at least {needed}: {robust} may lie")
+        return self.scheme.among(range(1, needed + 1), robust)
 
     def says(self, rows: int) -> str:
         """Describe in one line the scheme, the size of a question, and what an applicant learns from it."""
