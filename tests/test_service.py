@@ -744,7 +744,7 @@ def test_a_ticket_in_a_file_is_marked_when_its_question_leaves_and_not_before(tm
 def test_graceful_stop(tmp_path: Path) -> None:
     """What is under way when the signal comes is still answered."""
     with (
-        running(tmp_path, numbers_database(30_000, 8), 2, scheme="table/differences") as service,
+        running(tmp_path, numbers_database(30_000, 8), 2, "--scheme", "table/differences") as service,
         service.client() as client,
     ):
         results: list[Any] = []
