@@ -210,7 +210,7 @@ def test_what_it_is_not_made_for() -> None:
     with pytest.raises(NotOffered):
         make_scheme("euclidean/sealed", largest=3, d=1, protocol="joint")
     with pytest.raises(NotOffered):
-        make_scheme("table/sealed", largest=3, d=1, protocol="joint", servers=3)
+        make_scheme("table/sealed", largest=3, d=1, protocol="joint", servers=3, collusion=2)
     with pytest.raises(NotOffered):
         tabled(3).answer(1, [[0]], np.zeros(257, dtype=np.int64), tabled(3).common(bytes(32), b"", b"t"))
     with pytest.raises(WrongShape):

@@ -272,10 +272,10 @@ def test_rules_bind_who_asks_for_regions() -> None:
     assert found.to_dict()["changes"][0]["inside"]["missing"] is False  # nobody is told to leave a value out
     offered = region_bank(amount=optional).ask(person, missing=["amount"])
     assert "not given" in offered.text()
-    dear = region_bank(age=ruled(AGE, effort=5), amount=optional).ask(person)
+    dear = region_bank(age=ruled(AGE, effort=9), amount=optional).ask(person)
     assert isinstance(dear, WayIn)
     assert (found.values, dear.values) == ({"age": 41, "amount": 5000}, {"age": 40, "amount": 4500})
-    assert dear.cost == pytest.approx(5 * 0.1**2 + (4500 / 20_000) ** 2)
+    assert dear.cost == pytest.approx(9 * 0.1**2 + (4500 / 20_000) ** 2)
     fixed = region_bank(age=ruled(AGE, change="never"), amount=optional).ask(person)
     assert isinstance(fixed, NoCounterfactual)
     expected = "No way into a region in which everybody is accepted satisfies your constraints and those of the schema."

@@ -237,7 +237,8 @@ def estimate(
         return Leakage(0.0, 0.0, 0.0, 0.0, "closed form")
     if type(reveal) is not Opened:  # all that is known of it here is that it tells no more than all costs
         most = sum(case.weight * rows * _entropy(case) for case in cases)
-        return Leakage(most, 0.0, most, most, "bounded")
+        worst = max(rows * math.log2(len(case.counts)) for case in cases)
+        return Leakage(most, 0.0, most, worst, "bounded")
     try:
         return _estimated(reveal, cases, rows, samples, generator, drawn, progress)
     except TooMany:
