@@ -71,6 +71,8 @@ attack-self: $(READY)
 
 long: attack-self
 	@$(BIN)/python tests/faults.py 50
+	@$(BIN)/python tests/faults.py --joint 200
+	COUNTERVEIL_LONG=1 $(BIN)/python -m pytest -q tests/test_crashes.py
 	COUNTERVEIL_POINTS=70000 $(BIN)/python -m pytest -q tests/test_certificates.py
 
 screenshots: $(READY)

@@ -80,9 +80,12 @@ def test_a_liar_is_outvoted_by_a_pair_without_it_and_named(protocol: str, server
         assert (paid(client, found, PERSON), found.liars) == (best, ())
         alter: Altered = garbage
         made.servers[1].on_answer, made.servers[1].on_part = alter, lambda part: bytes([part[0] ^ 1]) + part[1:]
-        found = client.ask(PERSON, ticket=made.ticket(robust=1))
-        assert isinstance(found, Counterfactual)
-        assert paid(client, found, PERSON) == best
+        for _ in range(5):  # garbage may bring the right record by chance, one time in 40
+            found = client.ask(PERSON, ticket=made.ticket(robust=1))
+            assert isinstance(found, Counterfactual)
+            assert paid(client, found, PERSON) == best
+            if found.liars:
+                break
         assert 2 in found.liars
         assert found.liars == ((2,) if servers == 3 else found.liars)  # of two pairs, the other server may be it too
 
