@@ -16,7 +16,7 @@ from counterveil import Counterfactual, Database, Preferences, local
 from counterveil.applicant.ask import compile_question
 from counterveil.applicant.client import Client
 from counterveil.applicant.runs import Do
-from counterveil.errors import CounterveilError, ServerFault
+from counterveil.errors import CounterveilError, ServerFault, Tampered
 from counterveil.service import meeting
 from counterveil.service.ledger import GRACE
 from counterveil.terms import wire
@@ -63,6 +63,19 @@ def test_answers_are_right_at_every_size(rows: int, k: int, tmp_path: Path) -> N
             assert paid(client, found, person) == cheapest(client, database, person)[:k]
         states = [server.ledger.counts() for server in made.servers]
         assert [counts["held"] for counts in states] == [3, 3]
+
+
+def test_one_record_that_comes_twice_is_a_lie() -> None:
+    """Otherwise a pair that lies could give the nearest row twice, and be the cheapest."""
+    bank = local(distinct(20), "table/sealed", protocol="joint", k=2)
+    question, costs = compile_question(bank.deployment, bank.deployment.schema.codes(PERSON), Preferences())
+    conversation = bank._carried(question)
+    assert len(conversation.checked(costs, bank._issuer)) == 2
+    (run,) = conversation._runs
+    assert run._seen is not None
+    run._seen = run._seen._replace(records=run._seen.records[:1] * 2)
+    with pytest.raises(Tampered, match="one record twice"):
+        conversation.checked(costs, bank._issuer)
 
 
 @pytest.mark.parametrize("protocol", ["joint", "garbled"])

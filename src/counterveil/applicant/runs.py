@@ -238,15 +238,12 @@ class Linked(Run):
 
     def todo(self) -> Iterator[Do]:
         """Yield the next attempt, or what finds out how the last one ended."""
-        (sizes,) = self.requests
         if self._errors:
             self.error = self._errors[min(self._errors)]
         if self.error is not None or (self._asked and len(self._answers) == 2):
             return
         if not self._asked:
-            self._asked = True
-            for seat in (0, 1):
-                yield self._begun(seat, "attempt", self.attempt, sizes)
+            yield from self._attempted()
             return
         missing = [seat for seat in (0, 1) if seat not in self._answers]
         said = [self._refusals.get(seat) for seat in missing]
@@ -258,7 +255,12 @@ class Linked(Run):
             yield from self._wait()
             for seat in missing:
                 if self._refusals.get(seat) != "attempt_over" and self.error is None:
-                    yield self._begun(seat, "collect", self.attempt, sizes)
+                    yield self._begun(seat, "collect", self.attempt, self.requests[0])
+
+    def _attempted(self) -> Iterator[Do]:
+        self._asked = True
+        for seat in (0, 1):
+            yield self._begun(seat, "attempt", self.attempt, self.requests[0])
 
     def _again(self, attempt: int) -> Iterator[Do]:
         """Share the question anew, and send it under this number."""
@@ -269,13 +271,10 @@ class Linked(Run):
             return
         if attempt > self.attempt:  # the servers moved, so patience starts again
             self._waited, self._pause = 0.0, _PAUSE
-        self.attempt, self._asked = attempt, True
-        self._party = self._begin()
+        self.attempt, self._party = attempt, self._begin()
         self._effect = self._next(None)
         self._start()
-        (sizes,) = self.requests
-        for seat in (0, 1):
-            yield self._begun(seat, "attempt", self.attempt, sizes)
+        yield from self._attempted()
 
     def _wait(self) -> Iterator[Do]:
         self._waited += self._pause

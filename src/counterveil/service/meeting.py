@@ -109,7 +109,7 @@ class Meeting:
             if limit.cancelled_caught:
                 await self._done(attempt.run, partial(attempt.happen, "late"))
         self.attempts.drop(attempt)
-        self._agendas.pop(attempt.run, None)
+        self._tidy(attempt.run)
         for watch in self.watchers:
             watch(attempt)
         if attempt.refusal is not None:
@@ -164,8 +164,13 @@ class Meeting:
             await anyio.to_thread.run_sync(self._drain, run, agenda, limiter=self._threads)
             agenda.moved.set()
         agenda.task = None
-        if self.attempts.get(run) is None:
-            self._agendas.pop(run, None)
+        self._tidy(run)
+
+    def _tidy(self, run: Run) -> None:
+        """Forget the agenda of a run that nobody works on. One that a thread works on stays the only one of its run."""
+        agenda = self._agendas.get(run)
+        if agenda is not None and agenda.task is None and self.attempts.get(run) is None:
+            del self._agendas[run]
 
     def _drain(self, run: Run, agenda: _Agenda) -> None:
         while True:

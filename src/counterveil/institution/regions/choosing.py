@@ -12,7 +12,7 @@ from ...schema.features import Categorical
 from ...schema.schema import Schema
 from . import kernels
 from .ensembles import Floats
-from .growth import change_of, spread
+from .growth import spread
 from .trees import Boxes
 
 _MOST_PAIRS = 1 << 25  # of a region and a rejected person, compared when regions are chosen
@@ -56,9 +56,9 @@ def ways_in(schema: Schema, boxes: Boxes, codes: Vector) -> tuple[Vector, Floats
     steps = np.array([feature.steps for feature in schema.features])
     doubled = [isinstance(f, Categorical) and f.encoding == "one-hot" for f in schema.features]
     counted = [feature.role == "feature" for feature in schema.features]
-    effort = np.array([float(getattr(feature, "effort", 1)) for feature in schema.features])
+    effort = np.array([float(feature.effort) for feature in schema.features])
     weights = np.where(counted, np.where(doubled, 2.0, 1.0) * effort, 0.0)
-    change = np.array([_CHANGES[change_of(feature)] for feature in schema.features])
+    change = np.array([_CHANGES[feature.change] for feature in schema.features])
     changes, costs = np.empty((len(boxes), len(codes)), dtype=np.int64), np.empty((len(boxes), len(codes)))
     if len(boxes):
         given = (

@@ -23,7 +23,7 @@ from ...schema.frames import Columns
 from ...schema.schema import Schema
 from ..verdicts import accepted_rows
 from .choosing import most_helpful, people_in, ways_in, widest
-from .growth import Growth, change_of, spread
+from .growth import Growth, spread
 from .models import read_model
 from .sampled import MOST_TRIED, Draw, all_accepted, bound, proposals
 from .trees import Boxes, Trees
@@ -157,9 +157,7 @@ def search(
     ways = ways[trees.cell_bounds(ways) > trees.margin]
     if not len(seeds) and not len(ways):
         raise EmptyDatabase("regions", got="no accepted person whose cell is accepted as a whole", expected="one")
-    fixed = [
-        j for j, f in enumerate(schema.features) if change_of(f) == "never" or f.role != "feature" or f.name in first
-    ]
+    fixed = [j for j, f in enumerate(schema.features) if f.change == "never" or f.role != "feature" or f.name in first]
     begun = np.concatenate([points[spread(len(points), int(share / orders) + 1)], ways])
     begun = begun[spread(len(begun), int(2 * share / orders) + 1)]
     grown = []

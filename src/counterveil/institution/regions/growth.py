@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ...algebra.arrays import Vector
 from ...schema.boxes import ALL_SUBSETS
-from ...schema.features import Feature
 from ...schema.schema import Schema
 from . import kernels
 from .ensembles import Floats
@@ -28,11 +27,6 @@ _GOLDEN = (5**0.5 - 1) / 2  # whose multiples lie evenly between whole numbers
 _SAMPLE = 200  # seeds that say what matters to the model
 
 Progress = Callable[[float], None]
-
-
-def change_of(feature: Feature) -> str:
-    """Say how people can change a feature: any, up, down or never."""
-    return feature.change
 
 
 def spread(count: int, most: int) -> NDArray[np.int64]:
@@ -127,7 +121,7 @@ class Growth:
         trees, options = self.trees, self.trees.options(points)
         best, cells = np.full(changed.shape, -np.inf), np.zeros(changed.shape, dtype=np.int64)
         for j, feature in enumerate(self.schema.features):
-            change = change_of(feature)
+            change = feature.change
             if feature.role != "feature" or change == "never":
                 continue
             start, stop = int(trees.starts[j]), int(trees.starts[j + 1])
