@@ -5,7 +5,7 @@ import js from "@eslint/js";
 export default [
   { ignores: [".venv/", "node_modules/"] },
   {
-    files: ["src/**/web/*.js"],
+    files: ["src/**/web/**/*.js"],
     linterOptions: { reportUnusedDisableDirectives: "error" },
     rules: {
       ...js.configs.recommended.rules,

@@ -1,46 +1,61 @@
-"""Measure questions under load, private and in the clear: `python benchmarks/load.py [QUESTIONS]`.
+"""Measure questions under load, private and in the clear: `python benchmarks/load.py [QUESTIONS [SCHEME…]]`.
 
-Two servers, one process each, have M = 10,000 rows of d = 20 features, and 64 connections ask all the time. The peer is
-a plaintext endpoint in the same application: the applicant sends their whole cost table, and the server scans the same
-rows with the same code and returns the nearest record. It has no second server, no pads, no ticket, no ledger, no
-second round and no privacy. The ratio of the two is the price of all of these, the applicant's own work included.
+Two servers, one process each, have M = 10,000 rows of d = 20 features, and applicants in two processes ask over 64
+connections in all. They run as `counterveil serve` does, with its ledger, logs and metrics. The peer is a plaintext
+endpoint in the same application: the applicant sends their whole cost table, and the server scans the same rows with
+the same code and returns the nearest record. It has no second server, no pads, no ticket, no ledger, no second round
+and no privacy. The ratio of the two is the price of all of these, the applicant's own work included.
+
+A busy machine makes every figure of time smaller or larger, so the table also has the processor time that each process
+took. The last figure is that of one server alone: how many answers it gives in a second of its own processor time,
+to questions that were made before.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import multiprocessing
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import httpx2
 import numpy as np
 from fastapi import Request, Response
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from starlette.concurrency import run_in_threadpool
 
 from counterveil import AsyncClient, Database, Field, Numeric, Preferences, Schema, engine
 from counterveil.applicant.ask import compile_question
 from counterveil.crypto.keys import COMMON, PRIVATE, SERVER_PRIVATE, Issuer, SigningKey, read_common
-from counterveil.crypto.randomness import Fresh, key_id, new_key
-from counterveil.research.processes import Process, free_port, publish, running
+from counterveil.crypto.randomness import Fresh, new_key
+from counterveil.research.processes import Process, Serve, free_port, publish, running
 from counterveil.service.app import make_app
 from counterveil.service.app import serve as run
-from counterveil.service.ledger import Ledger
+from counterveil.service.ledger import MemoryLedger
+from counterveil.service.listening import bind
 from counterveil.service.server import Server
 from counterveil.terms.published import deployment_of, read_terms
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
 from counterveil.terms.wire import Request as Message
 
-ROWS, FEATURES, LEVELS, CONNECTIONS = 10_000, 20, 20, 64
+ROWS, FEATURES, LEVELS = 10_000, 20, 20
+APPLICANTS, CONNECTIONS = 2, 32  # processes, and the connections of each
+SCHEMES: dict[str, dict[str, Any]] = {  # parameters, and how many questions for each of `table/differences`
+    "table/differences": {},
+    "joint": {"scheme": "table/sealed", "protocol": "joint"},
+    "garbled": {"scheme": "table/sealed", "protocol": "garbled"},
+}
+FEWER = {"joint": 10, "garbled": 20}  # questions of other schemes take longer, so fewer are asked
 
 
 def make_schema() -> Schema:
@@ -55,20 +70,21 @@ def make_rows(count: int) -> Database:
     return Database.build(data, make_schema(), accepted="ok")
 
 
-def make_database(folder: Path, urls: Sequence[str], count: int, scheme: str) -> None:
-    """Write keys, a signed bundle of random rows, and its terms."""
-    publish(folder, make_rows(count), urls, scheme=scheme)
+@contextmanager
+def started(folder: Path, count: int, *, host: str = "127.0.0.1", **chosen: Any) -> Iterator[list[Serve]]:
+    """Run two servers of random rows, as `counterveil serve` does."""
+    ports = [free_port() for _ in range(2)]
+    publish(folder, make_rows(count), [f"http://{host}:{port}" for port in ports], **chosen)
+    servers = [Serve(folder, number, port) for number, port in enumerate(ports, start=1)]
+    with running(servers):
+        yield servers
 
 
 @contextmanager
 def serving(folder: Path, count: int, scheme: str, host: str = "127.0.0.1") -> Iterator[list[str]]:
-    """Run two servers, each with the plaintext endpoint; return their addresses."""
-    ports = [free_port() for _ in range(2)]
-    urls = [f"http://{host}:{port}" for port in ports]
-    make_database(folder, urls, count, scheme)
-    commands = [[sys.executable, __file__, "serve", folder, n, port] for n, port in enumerate(ports, start=1)]
-    with running([Process(command, folder / f"log-{n}") for n, command in enumerate(commands, start=1)]):
-        yield urls
+    """Run two servers; return their addresses."""
+    with started(folder, count, host=host, scheme=scheme) as servers:
+        yield [f"http://{host}:{server.port}" for server in servers]
 
 
 def request(manifest: Manifest, kind: RequestKind, at: int, ticket: Ticket, secret: bytes, body: bytes) -> bytes:
@@ -77,143 +93,221 @@ def request(manifest: Manifest, kind: RequestKind, at: int, ticket: Ticket, secr
     return encode(Message(2, kind, 1, digest, key, ticket.encode(), at, (1, 2), secret, body))
 
 
-def serve(folder: Path, number: int, port: int) -> None:
-    """Run one server, with the plaintext endpoint beside its own routes."""
+def serve_plainly(folder: Path, port: int) -> None:
+    """Run the application of server 1 with a plaintext endpoint beside its own routes."""
     database, issued = Database.open(folder / "bundle"), read_terms(folder / "terms")
     deployment = deployment_of(issued.terms)
-    common, own = read_common(folder / COMMON), SigningKey.load(folder / str(number) / SERVER_PRIVATE)
-    ledger = Ledger(folder / f"ledger-{number}", number, key_id=key_id(common), new=True)
-    server = Server.open(number, database, issued, key=common, own=own, ledger=ledger, worthwhile=engine.LASTING)
-    app, scheme, rows = make_app(server), deployment.scheme, deployment.rows(database.codes)
+    common, own = read_common(folder / COMMON), SigningKey.load(folder / "1" / SERVER_PRIVATE)
+    server = Server.open(1, database, issued, key=common, own=own, ledger=MemoryLedger(), worthwhile=engine.LASTING)
+    app, scheme, rows = make_app(server), deployment.scheme, server.epoch.rows
 
     def nearest(body: bytes) -> bytes:
         table = unpack("table", scheme.field, body, scheme.symbols)
-        costs = scheme.form.evaluate(scheme.field, rows, table)
-        return bytes(database.served[int(np.argmin(costs))])
+        return bytes(database.served[int(np.argmin(rows.scan(scheme.form.plan(scheme.field, table))))])
 
     @app.post("/plain")
     async def plain(request: Request) -> Response:
         return Response(await run_in_threadpool(nearest, await request.body()))
 
-    logging.getLogger("counterveil").disabled = True  # logging every request would cost time
-    run(app, {}, host="127.0.0.1", port=port, tls_cert=None, tls_key=None, log_level="info")
+    run(app, {}, bind("127.0.0.1", port), host="127.0.0.1", tls_cert=None, tls_key=None, log_level="info")
 
 
-async def load(
-    title: str, count: int, ask: Callable[[int], Awaitable[None]], connections: int = CONNECTIONS
-) -> tuple[float, np.ndarray, int]:
-    """Ask `count` questions over several connections; return questions a second, latencies and the number of errors."""
-    seconds, errors, left = [], 0, iter(range(count))
-    with Progress(transient=True) as bar:
-        task = bar.add_task(title, total=count)
-
-        async def connection() -> None:
-            nonlocal errors
-            for i in left:
-                began = time.perf_counter()
-                try:
-                    await ask(i)
-                except Exception as error:
-                    errors += 1
-                    if errors == 1:
-                        bar.console.print(f"{type(error).__name__}: {error}")
-                seconds.append(time.perf_counter() - began)
-                bar.advance(task)
-
-        began = time.perf_counter()
-        await asyncio.gather(*(connection() for _ in range(connections)))
-        took = time.perf_counter() - began
-    return count / took, np.array(seconds), errors
+def processor(*processes: Process) -> float:
+    """Return the seconds of processor time that some processes have taken (Linux)."""
+    taken = [Path(f"/proc/{each.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13] for each in processes]
+    return sum(int(ticks) for each in taken for ticks in each) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(folder: Path, urls: list[str], count: int) -> list[tuple[str, float, np.ndarray, int]]:
-    """Run both loads, one after the other."""
-    generator = np.random.default_rng(2)
-    people = [{f"x{j}": int(v) for j, v in enumerate(row)} for row in generator.integers(0, LEVELS + 1, (64, FEATURES))]
-    issuer, results = Issuer.load(folder / PRIVATE), []
-    async with AsyncClient(urls) as client:
-        peers, deployment = await client.connect()
-        terms, expires = peers[0].manifest.terms, int(time.time()) + 3600
-        tickets = [mint(terms, [1, 2], expires=expires, issuer=issuer) for _ in range(count + count // 20 + 1)]
+class Part(NamedTuple):
+    """What the applicants of one process saw."""
 
-        async def private(i: int) -> None:
-            await client.ask(people[i % 64], ticket=tickets[i])
+    began: float
+    ended: float
+    processor: float
+    seconds: list[float]
+    errors: list[str]
 
-        results.append(("private, two servers", *await load("private", count, private)))
-        fewer = max(1, count // 20)
-        results.append(("private, one at a time", *await load("one at a time", fewer, lambda i: private(count + i), 1)))
-    field = Field(deployment.scheme.field.q)
-    bodies = []
-    for person in people:
+
+class Load(NamedTuple):
+    """What all applicants saw, and what it cost."""
+
+    title: str
+    rate: float
+    seconds: np.ndarray
+    servers: float  # seconds of processor time of all servers, a question
+    applicant: float
+    errors: list[str]
+
+
+async def load(count: int, ask: Callable[[int], Awaitable[None]], connections: int) -> Part:
+    """Ask `count` questions over several connections, after one that is not counted."""
+    seconds: list[float] = []
+    errors: list[str] = []
+    await ask(count)
+    left, began, taken = iter(range(count)), time.time(), time.process_time()
+
+    async def connection() -> None:
+        for i in left:
+            at = time.perf_counter()
+            try:
+                await ask(i)
+            except Exception as error:
+                errors.append(f"{type(error).__name__}: {error}")
+            seconds.append(time.perf_counter() - at)
+
+    await asyncio.gather(*(connection() for _ in range(connections)))
+    return Part(began, time.time(), time.process_time() - taken, seconds, errors)
+
+
+def people() -> list[dict[str, int]]:
+    """Return 64 people."""
+    rows = np.random.default_rng(2).integers(0, LEVELS + 1, (64, FEATURES))
+    return [{f"x{j}": int(v) for j, v in enumerate(row)} for row in rows]
+
+
+def privately(folder: Path, urls: list[str], count: int, connections: int) -> Part:
+    """Ask whole questions, each with a ticket of its own."""
+
+    async def go() -> Part:
+        asked, issuer = people(), Issuer.load(folder / PRIVATE)
+        async with AsyncClient(urls) as client:
+            peers, _ = await client.connect()
+            terms, expires = peers[0].manifest.terms, int(time.time()) + 3600
+            tickets = [mint(terms, [1, 2], expires=expires, issuer=issuer) for _ in range(count + 1)]
+
+            async def ask(i: int) -> None:
+                await client.ask(asked[i % 64], ticket=tickets[i])
+
+            return await load(count, ask, connections)
+
+    return asyncio.run(go())
+
+
+def plainly(folder: Path, urls: list[str], count: int, connections: int) -> Part:
+    """Send whole cost tables to the plaintext endpoint."""
+    deployment = deployment_of(read_terms(folder / "terms").terms)
+    field, bodies = Field(deployment.scheme.field.q), []
+    for person in people():
         question, _ = compile_question(deployment, deployment.schema.codes(person), Preferences())
         bodies.append(pack(field, np.concatenate(question.costs or [])))
-    async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
 
-        async def plain(i: int) -> None:
-            (await http.post("/plain", content=bodies[i % 64])).raise_for_status()
+    async def go() -> Part:
+        async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
 
-        results.append(("in the clear, one server", *await load("in the clear", count, plain)))
-    return results
+            async def ask(i: int) -> None:
+                (await http.post("/plain", content=bodies[i % 64])).raise_for_status()
+
+            return await load(count, ask, connections)
+
+    return asyncio.run(go())
 
 
-async def answers(folder: Path, url: str, count: int) -> list[tuple[int, float]]:
-    """Time one server on questions that were made before, so that only its answers take time."""
+def applied(
+    pool: ProcessPoolExecutor, title: str, work: Callable[..., Part], servers: list[Process], args: Sequence[Any],
+    count: int, processes: int = APPLICANTS, connections: int = CONNECTIONS,
+) -> Load:  # fmt: skip
+    """Run one load in several processes at the same time."""
+    taken = processor(*servers)
+    made = [pool.submit(work, *args, count // processes, connections) for _ in range(processes)]
+    parts = [each.result() for each in made]
+    seconds = np.array([took for part in parts for took in part.seconds])
+    per = 1 / len(seconds)
+    return Load(
+        title,
+        len(seconds) / (max(part.ended for part in parts) - min(part.began for part in parts)),
+        seconds,
+        per * (processor(*servers) - taken),
+        per * sum(part.processor for part in parts),
+        [error for part in parts for error in part.errors],
+    )
+
+
+async def answers(folder: Path, server: Serve, count: int, connections: int) -> tuple[float, float]:
+    """Ask one server questions that were made before; return answers a second, and for each second of its processor."""
     issuer = Issuer.load(folder / PRIVATE)
-    async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as http:
         manifest = decode_manifest((await http.get("/v1/manifest")).content)
     scheme = deployment_of(manifest.terms).scheme
-    found = []
-    for connections in (1, CONNECTIONS):
-        bodies = []
-        for _ in range(count):
-            ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 3600, issuer=issuer)
-            share = Fresh().elements(scheme.field.q, scheme.symbols)  # a share is uniformly random
-            bodies.append(request(manifest, "query", 0, ticket, new_key(), pack(scheme.field, share)))
-        left = iter(bodies)
+    bodies = []
+    for _ in range(count):
+        ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 3600, issuer=issuer)
+        share = Fresh().elements(scheme.field.q, scheme.symbols)  # a share is uniformly random
+        bodies.append(request(manifest, "query", 0, ticket, new_key(), pack(scheme.field, share)))
+    left = iter(bodies)
 
-        async def connection(left: Iterator[bytes] = left) -> None:
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":")[-1]))
-            for body in left:
-                head = f"POST /v1/answer HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
-                writer.write(head.encode() + body)
-                said = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                if " 200 " not in said:
-                    raise SystemExit(said)
-                await reader.readexactly(int(said.split("content-length:")[1].split()[0]))
-            writer.close()
+    async def connection() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for body in left:
+            head = f"POST /v1/answer HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            said = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            if " 200 " not in said:
+                raise SystemExit(said)
+            await reader.readexactly(int(said.split("content-length:")[1].split()[0]))
+        writer.close()
 
-        began = time.perf_counter()
-        await asyncio.gather(*(connection() for _ in range(connections)))
-        found.append((connections, count / (time.perf_counter() - began)))
-    return found
+    taken, began = processor(server), time.perf_counter()
+    await asyncio.gather(*(connection() for _ in range(connections)))
+    return count / (time.perf_counter() - began), count / (processor(server) - taken)
 
 
-def main(count: int) -> None:
-    """Start the servers, run both loads, and print the results side by side."""
-    with tempfile.TemporaryDirectory() as name, serving(Path(name), ROWS, "table/differences") as urls:
-        results = asyncio.run(measure(Path(name), urls, count))
-        alone = asyncio.run(answers(Path(name), urls[0], max(CONNECTIONS, count // 4)))
-    table = Table(
-        title=f"{count:,} questions, {CONNECTIONS} connections, M = {ROWS:,}, d = {FEATURES}", box=box.SIMPLE_HEAD
-    )
-    for heading in ("", "questions/s", "p50", "p99", "errors"):
+def measure(console: Console, pool: ProcessPoolExecutor, name: str, count: int) -> int:
+    """Run the loads of one scheme one after the other, and print them side by side; return the number of errors."""
+    chosen = {"scheme": name} | SCHEMES.get(name, {})
+    asked = max(2 * APPLICANTS, count // FEWER.get(name, 1))
+    connections = max(2, CONNECTIONS // FEWER.get(name, 1))
+    with tempfile.TemporaryDirectory() as made, started(Path(made), ROWS, **chosen) as servers:
+        folder, urls = Path(made), [f"http://127.0.0.1:{server.port}" for server in servers]
+        open_to_all, port = folder / "clear", free_port()
+        open_to_all.mkdir()
+        publish(open_to_all, make_rows(ROWS), urls, scheme="table/differences")  # the scan is the same for all schemes
+        plain = Process([sys.executable, __file__, "plain", open_to_all, port], folder / "log-plain")
+        with running([plain]):
+            clear = [f"http://127.0.0.1:{port}"]
+            results = [
+                applied(pool, "private, two servers", privately, [*servers], (folder, urls), asked, 2, connections),
+                applied(pool, "in the clear, one server", plainly, [plain], (open_to_all, clear), count),
+                applied(pool, "private, one at a time", privately, [*servers], (folder, urls), asked // 20 + 2, 1, 1),
+            ]  # fmt: skip
+            alone = []
+            if name == "table/differences":
+                many = APPLICANTS * CONNECTIONS
+                alone = [(each, *asyncio.run(answers(folder, servers[0], count, each))) for each in (1, many)]
+    title = f"{name}, M = {ROWS:,}, d = {FEATURES}, {APPLICANTS * connections} connections"
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    for heading in ("", "questions", "questions/s", "p50", "p99", "CPU of servers", "CPU of applicant", "errors"):
         table.add_column(heading, justify="left" if not heading else "right")
-    for title, rate, seconds, errors in results:
-        p50, p99 = np.percentile(1000 * seconds, [50, 99])
-        table.add_row(title, f"{rate:.0f}", f"{p50:.0f} ms", f"{p99:.0f} ms", str(errors))
-    console = Console()
+    for each in results:
+        p50, p99 = np.percentile(1000 * each.seconds, [50, 99])
+        cpu = (f"{1000 * taken:.2f} ms" for taken in (each.servers, each.applicant))
+        cells = (str(len(each.seconds)), f"{each.rate:.0f}", f"{p50:.0f} ms", f"{p99:.0f} ms", *cpu)
+        table.add_row(each.title, *cells, str(len(each.errors)))
     console.print(table)
-    together, single, clear = (rate for _, rate, _, _ in results)
-    console.print(f"In the clear a machine answers {clear / together:.1f} times as many questions.")
-    console.print(f"{CONNECTIONS} at a time are answered {together / single:.1f} times as fast as one at a time.")
-    for connections, rate in alone:
-        console.print(f"One server alone, its questions ready, {connections} at a time: {rate:.0f} answers a second.")
-    if any(errors for *_, errors in results):
+    private, in_clear, _ = results
+    console.print(f"Whole questions, private for each in the clear: {private.rate / in_clear.rate:.2f} a second;")
+    both = [each.servers + each.applicant for each in (private, in_clear)]
+    console.print(f"{both[1] / both[0]:.2f} for the same processor time of all processes.")
+    for at_once, rate, each_second in alone:
+        console.print(
+            f"One server alone, its questions ready, {at_once} at a time: {rate:.0f} answers a second, "
+            f"{each_second:.0f} for each second of its processor time."
+        )
+    for error in sorted({error for each in results for error in each.errors})[:5]:
+        console.print(error, markup=False)
+    return sum(len(each.errors) for each in results)
+
+
+def main(count: int, names: Sequence[str]) -> None:
+    """Measure each scheme."""
+    console = Console(width=140)
+    with ProcessPoolExecutor(APPLICANTS, mp_context=multiprocessing.get_context("spawn")) as pool:
+        errors = sum(measure(console, pool, name, count) for name in names)
+    if errors:
         raise SystemExit("there were errors")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["serve"]:
-        serve(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    if sys.argv[1:2] == ["plain"]:
+        serve_plainly(Path(sys.argv[2]), int(sys.argv[3]))
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 5000)
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 5000, sys.argv[2:] or [*SCHEMES])

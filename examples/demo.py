@@ -30,7 +30,7 @@ from rich.table import Table
 
 from counterveil import Client, Counterfactual, Database, Preferences
 from counterveil.applicant.ask import compile_question
-from counterveil.cli.ask import show, traffic_table
+from counterveil.cli.ask import print_traffic, show
 from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, read_public
 from counterveil.crypto.randomness import Fresh
 from counterveil.research.datasets import german_credit, german_credit_model
@@ -141,7 +141,7 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         show(console, found)
         console.print()
         show_noise(client, sent, person)
-        console.print(traffic_table(client.peers))
+        print_traffic(client.peers)
         question, costs = compile_question(deployment, deployment.schema.codes(person), PREFERENCES)
         lowest = deployment.scheme.form.costs(deployment.rows(database.codes), question).min()
         same = isinstance(found, Counterfactual) and sum(costs.of(deployment.schema.codes(found.values))) == lowest

@@ -36,7 +36,7 @@ def new_page(browser: Browser | BrowserContext, **options: Any) -> Page:
 
 
 def opened(
-    browser: Browser,
+    browser: Browser | BrowserContext,
     address: str,
     servers: list[str],
     *,
@@ -62,16 +62,31 @@ def fill(page: Page, schema: Schema, person: dict[str, Any]) -> None:
     for i, feature in enumerate(schema.cost_features):
         control, value = page.locator(f"#f{i}"), person[feature.name]
         if isinstance(feature, Numeric):
-            control.fill("" if value is None else str(value))
-        elif isinstance(value, bool) and feature.missing == "refuse":
-            control.set_checked(value)
+            if feature.missing == "level":
+                page.locator(f"#f{i}n").set_checked(value is None)
+            if value is not None:
+                control.fill(str(value))
         else:
-            control.select_option(label="not given" if value is None else str(value))
+            control.select_option("-1" if value is None else str(feature.codes([value])[0]))
+
+
+def reviewed(page: Page) -> bool:
+    """Go on from the form to the review, as a person does who has filled it in; say whether the page lets them."""
+    if page.locator("#anew").is_visible():
+        page.locator("#anew button").click()
+    page.click("#check")
+    return page.locator("#review").is_visible()
+
+
+def send(page: Page) -> None:
+    """Ask, as a person does who has filled in the form and looked at it once more."""
+    if reviewed(page):
+        page.click("#ask")
 
 
 def answered(page: Page) -> dict[str, Any]:
     """Ask, and return the codes of the record that came back, the sentence, and the trouble, if any."""
-    page.click("#ask")
+    send(page)
     page.wait_for_selector("#answer:not([hidden]), .trouble")
     codes = page.get_attribute("#answer", "data-codes")
     trouble = page.locator(".trouble")

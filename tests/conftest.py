@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from clusters import Cluster, pair
+from counts import some
+
 settings.register_profile(
     "counterveil",
     deadline=None,  # these machines are shared; speed is measured in benchmarks/
-    max_examples=200,
+    max_examples=some(200, 2),
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
@@ -30,3 +34,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("CI") and reporter is not None and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def replicated() -> Iterator[tuple[Cluster, Cluster]]:
+    """A PostgreSQL primary and its synchronous standby, for all tests that leave them running."""
+    with pair() as clusters:
+        yield clusters

@@ -7,11 +7,13 @@ it, and after it.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from counterveil.cli import main
 from counterveil.engine import party
 from counterveil.engine.party import Party
+from counterveil.errors import Refused
 from counterveil.service import server
 from counterveil.service.ledger import Entry, Ledger, Standing
 
@@ -36,16 +38,16 @@ def _counted(honest: Party[None], entry: Any) -> Party[None]:
         received = yield effect
 
 
-def _performed(ledger: Ledger, entry: Entry) -> Standing:
+def _performed(ledger: Ledger, entries: Sequence[Entry]) -> list[Standing | Refused]:
     _count()
-    standing = _perform(ledger, entry)
+    outcomes = _perform(ledger, entries)
     _count()
-    return standing
+    return outcomes
 
 
-_entered, _perform = party.entered, Ledger.perform
+_entered, _perform = party.entered, Ledger.perform_all
 
 if __name__ == "__main__":
     setattr(server, "entered", _counted)  # noqa: B010
-    Ledger.perform = _performed  # type: ignore[method-assign, assignment]
+    Ledger.perform_all = _performed  # type: ignore[method-assign, assignment]
     main(prog_name="counterveil")

@@ -137,7 +137,7 @@ class Deployed:
         issued = msgspec.structs.replace(bare, signature=self.issuer.sign("terms", *bare.signed()).hex())
         for server, own in zip(self.servers, self.own, strict=True):
             said = msgspec.structs.replace(server.manifest, issued=issued, **changes)
-            server.manifest = msgspec.structs.replace(said, signature=own.sign("manifest", *said.signed()).hex())
+            show(server, msgspec.structs.replace(said, signature=own.sign("manifest", *said.signed()).hex()))
         self.restart()
 
     def restart(self) -> None:
@@ -175,6 +175,11 @@ class Deployed:
         self._halt()
         for server in self.servers:
             server.ledger.close()
+
+
+def show(server: Server, manifest: wire.Manifest) -> None:
+    """Make a server say this of itself, and nothing else."""
+    server.offers.all = [server.offers.newest._replace(manifest=manifest)]
 
 
 def a_request(

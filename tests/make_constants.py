@@ -16,11 +16,11 @@ from msgspec.structs import fields
 
 from counterveil.algebra import gf256
 from counterveil.algebra.field import LIMIT
-from counterveil.applicant import exchange, offer, runs
+from counterveil.applicant import exchange, offer, receipts, runs
 from counterveil.applicant.client import AsyncClient
 from counterveil.crypto import garbling, randomness
 from counterveil.crypto.keys import SIGNATURE_BYTES, Purpose, SigningKey, fingerprint
-from counterveil.schema import boxes, features, schema, tariff
+from counterveil.schema import boxes, features, languages, preferences, schema, tariff
 from counterveil.schema.features import Boolean, Categorical, Numeric, Ordinal
 from counterveil.schema.layouts import RecordKind
 from counterveil.schemes.fetch import LEAST_PART
@@ -47,6 +47,7 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("VERSION", wire.VERSION, "of messages and tickets"),
         ("MEDIA_TYPE", wire.MEDIA_TYPE, ""),
         ("MANIFEST_PATH", wire.MANIFEST_PATH, ""),
+        ("MANIFESTS_PATH", wire.MANIFESTS_PATH, ""),
         ("ROUTES", dict(wire.ROUTES), "where each kind of request goes, and what comes back"),
         ("REQUEST_KINDS", get_args(wire.RequestKind), ""),
         ("REPLY_KINDS", get_args(wire.ReplyKind), ""),
@@ -61,6 +62,8 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("SERVICE_PATTERN", _meta(wire.Claims, "service").pattern, ""),
         ("ENVELOPE", wire.ENVELOPE, "bytes: the most that a message has before its body"),
         ("MANIFEST_LIMIT", wire.MANIFEST_LIMIT, "bytes"),
+        ("MANIFESTS_LIMIT", wire.MANIFESTS_LIMIT, "bytes"),
+        ("MOST_OFFERS", wire.MOST_OFFERS, "manifests that a server shows"),
         ("ANSWER_LIMIT", published._LONGEST, "bytes; an answer must be shorter"),
         ("ID_BYTES", randomness.ID_BYTES, "of tickets, common keys and ledgers"),
         ("KEY_BYTES", randomness.KEY_BYTES, "of packages, and of the secret that a request carries"),
@@ -85,6 +88,8 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("MOST_FACTORS", rounds.WIDTH, "of a product in the joint protocol with few rounds"),
         ("DEALERS", tuple(joint._ROLES), "who may deal for the joint protocol"),
         ("MOST_ATTEMPTS", runs.MOST_ATTEMPTS, "of servers that talk to each other"),
+        ("OTHER_OFFER", runs.OTHER_OFFER, "refusals of a server that has another offer than the one asked under"),
+        ("OTHERS", _milliseconds(exchange._OTHERS), "milliseconds of patience with such a server"),
         ("NOTHING_BEGAN", runs._NOTHING_BEGAN, "refusals of a server that has not taken the attempt"),
         ("NOT_YET", runs._NOT_YET, "refusals after which an attempt may still have an answer; null: no answer at all"),
         ("ATTEMPT_PAUSE", _milliseconds(runs._PAUSE), "milliseconds before they are asked again; then twice as long"),
@@ -111,7 +116,9 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("ENCODINGS", features._ENCODINGS, ""),
         ("CHANGES", features._CHANGES, ""),
         ("MOST_EFFORT", features.MOST_EFFORT, ""),
-        ("LONGEST_TEXT", features.LONGEST_TEXT, "characters of a name, a label, a unit, a category"),
+        ("LONGEST_TEXT", features.LONGEST_TEXT, "characters of a name, a label, a unit, a group, a category"),
+        ("LANGUAGE_PATTERN", languages.LANGUAGE, "of the tags in a table of texts by language"),
+        ("MOST_LANGUAGES", languages.MOST_LANGUAGES, ""),
         ("MOST_LEVELS", features.MOST_LEVELS, ""),
         ("MOST_FEATURES", schema._MOST_FEATURES, ""),
         ("MOST_LEVELS_TOGETHER", schema.MOST_LEVELS_TOGETHER, "of all features"),
@@ -122,6 +129,13 @@ def _shared() -> list[tuple[str, Any, str]]:
         ("FEWEST_STEPS", tariff.FEWEST_STEPS, "costs that fewest changes first tells apart, at least"),
         ("LARGEST_UNIT", deployment._LARGEST_UNIT, ""),
         ("LEAST_UNIT", tariff._LEAST_UNIT, "the least cost of a change across a whole range, at weight 1"),
+        ("DEARER", preferences.DEARER, "times as much does a change of the last answer cost, if another is asked for"),
+        ("RECEIPT", receipts.VERSION, "the version of receipts"),
+        ("PROVES", receipts.PROVES, "what a receipt says of itself"),
+        ("DOES_NOT_PROVE", receipts.DOES_NOT_PROVE, ""),
+        ("RECEIPT_LIMIT", receipts.LIMIT, "bytes"),
+        ("RECEIPT_DAY", receipts.DAY, ""),
+        ("RECEIPT_DIGITS", receipts.DIGITS, "of a number that a level stands for"),
     ]
 
 

@@ -58,7 +58,10 @@ from counterveil.terms.agreement import Peer
 from counterveil.terms.parameters import Certificate
 from counterveil.terms.published import make_terms, sign_terms
 from counterveil.terms.wire import Claims, Reply, Request, SignedTerms, Ticket
+from form_vectors import forms
 from joint_vectors import joint
+from offer_vectors import offers
+from receipt_vectors import made as receipts
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 NOW = 1_800_000_000
@@ -559,9 +562,14 @@ def effects(
     spread: float = 0.0,
     robust: int = 0,
     breaks: bool = False,
+    person: dict[str, Any] = PERSON,
+    preferences: dict[str, Any] = PREFERENCES,
+    asked_of: tuple[int, ...] = (),
     **parameters: Any,
 ) -> dict[str, Any]:
     """Return one conversation with real servers: everything it does, in order, what comes back, and what it comes to.
+
+    The ticket is for the servers `asked_of`, by default for all.
 
     If servers may lie, the third does: it adds one to the first number of its answer. Where pairs of servers answer, it
     answers another question than it got.
@@ -581,8 +589,8 @@ def effects(
         for n, key in enumerate(own, 1)
     ]
     reveal = issued.terms.parameters.reveal
-    good = ticket(servers[0], number, servers=tuple(numbers), reveal=reveal, robust=robust, k=k)
-    question, costs = compile_question(deployment, held.schema.codes(PERSON), Preferences(**PREFERENCES))
+    good = ticket(servers[0], number, servers=asked_of or tuple(numbers), reveal=reveal, robust=robust, k=k)
+    question, costs = compile_question(deployment, held.schema.codes(person), Preferences(**preferences))
     pads, events = Recorded(number), list[dict[str, Any]]()
     asked = Conversation(Offer(issued, deployment, 0.0), good, question, spread=spread, randomness=pads)
     asked.meet([Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)])
@@ -601,8 +609,8 @@ def effects(
         "addresses": addresses,
         "key": servers[0].manifest.key,
         "ticket": good.text(),
-        "person": PERSON,
-        "preferences": PREFERENCES,
+        "person": person,
+        "preferences": preferences,
         "spread": spread,
         "drawn": pads.drawn,
         "events": events,
@@ -690,8 +698,10 @@ def make(ledgers: Path) -> dict[str, Any]:
             "manifests": [json.loads(wire.encode_manifest(s.manifest)) for s in servers],
             "question": conversation(servers),
         },
+        "offers.json": offers(issued, own),
         "sealed.json": sealed(),
         "joint.json": joint(),
+        "receipts.json": receipts(),
         "conversation.json": {
             name: effects(n, database(), **parameters) for n, (name, parameters) in enumerate(CONVERSATIONS.items(), 11)
         },
@@ -706,5 +716,5 @@ def make(ledgers: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        for file, content in make(Path(name)).items():
+        for file, content in (make(Path(name)) | {"forms.json": forms(effects, issuer())}).items():
             (FOLDER / file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -46,7 +46,14 @@ TERMS = {"--scheme": str, "--download-limit": int, "--collusion": int, "--max-we
 
 
 class Process(Serve):
-    """One `counterveil serve`, whose log can be read."""
+    """One `counterveil serve`, whose log can be read. With an `address`, its ledger is a database that was made."""
+
+    address = ""
+
+    def command(self) -> Sequence[object]:
+        if not self.address:
+            return super().command()
+        return [*self._command, "--ledger", self.address, "--port", self.port]
 
     def wait(self) -> None:
         super().wait()
@@ -61,7 +68,7 @@ class Service:
 
     `arguments` are options of `counterveil terms` and of `counterveil serve`, mixed. With `relays=True` the terms give
     the address of a relay before each server, which keeps every byte. A function instead of True makes the relays. With
-    `links` the servers dial each other through relays, which a test can cut.
+    `links` the servers dial each other through relays, which a test can cut. `ledgers` are addresses of databases.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Service:
         is_open: bool = False,
         relays: bool | Callable[[str], Any] = False,
         links: bool = False,
+        ledgers: Sequence[str] = (),
     ) -> None:
         self.folder, self.is_open = folder, is_open
         self._chosen, settings = _parted(arguments)
@@ -89,6 +97,8 @@ class Service:
         for n, port in enumerate(ports, start=1):
             dialled = [part for m, link in enumerate(self.links, start=1) if m != n for part in ("--link", link.url)]
             self.processes.append(Process(folder, n, port, *settings, *dialled))
+        for process, address in zip(self.processes, ledgers, strict=False):
+            process.address = address
         self.resume()
 
     def publish(self, database: Database, **changes: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 from collections.abc import Callable
@@ -246,7 +247,7 @@ def test_two_packages_with_one_name_are_refused(plugin: Any, capped: type[Form])
 
 
 def test_an_unknown_form_names_those_that_are_known(capped: type[Form]) -> None:
-    with pytest.raises(UnknownName, match=r"form: got cubic, expected one of euclidean, .*, table, capped_l1"):
+    with pytest.raises(UnknownName, match=r"form: got cubic, expected one of .*, table, capped_l1, or the package"):
         Deployment.of(Schema.from_toml(SCHEMA), scheme="cubic/differences")
 
 
@@ -257,7 +258,7 @@ def test_an_unknown_form_names_those_that_are_known(capped: type[Form]) -> None:
     ("scheme", "options", "says"),
     [
         ("capped_l1/differences", {"form": {"cap": 3}}, "option: got 'cap', expected one of percent, for the form"),
-        ("capped_l1/differences", {"form": {"percent": 0}}, r"percent: got 0, expected \[1:100\]"),
+        ("capped_l1/differences", {"form": {"percent": 0}}, r"percent: got 0, expected 1 to 100"),
         ("capped_l1/differences", {"reveal": {"width": 1}}, "options: got reveal = .*, expected those of the form"),
         ("capped_l1/differences", {"from": {"percent": 1}}, "options: got from = .*, expected those of the form"),
         ("table/differences", {"form": {"percent": 3}}, "option: got 'percent', expected none, for the form table"),
@@ -297,7 +298,17 @@ def test_terms_on_the_command_line_take_options(
         write_server_keys(tmp_path / str(n))
         servers += ["--server", f"https://{n}.example", tmp_path / str(n) / SERVER_PUBLIC]
     a_database(5)[0].sign(Issuer.load(tmp_path / PRIVATE)).save(tmp_path / "bundle")
-    common = ["terms", tmp_path / "bundle", "--key", tmp_path / PRIVATE, "--service", "x", "-o", tmp_path / "terms"]
+    common = [
+        "terms",
+        tmp_path / "bundle",
+        "--key",
+        tmp_path / PRIVATE,
+        "--service",
+        "x",
+        "--force",
+        "-o",
+        tmp_path / "terms",
+    ]
     made = cli(*common, *servers, *more)
     assert made.returncode == 0, made.stderr
     assert read_terms(tmp_path / "terms").terms.parameters.options == {"form": {"percent": percent}}
@@ -329,6 +340,17 @@ def test_the_page_shows_the_example_as_it_is() -> None:
     for name in [*vars(Form), *Form.__abstractmethods__]:
         if not name.startswith("_"):
             assert f"`{name}`" in page, name
+
+
+def test_the_page_s_sessions_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.delitem(FORMS, "capped_l1", raising=False)
+    known = set(FORMS)
+    result = doctest.testfile(str(EXAMPLE.parent.parent / "docs" / "adding.md"), module_relative=False)
+    for name in set(FORMS) - known:  # what the page registers
+        del FORMS[name]
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 # --- a reveal of one's own ------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from counterveil.errors import NotOffered, OutOfRange
 from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
 from counterveil.schema.frames import Columns
+from counts import some
 from datafiles import SHIPPED
 from people import (
     METRICS,
@@ -87,7 +88,7 @@ def check_advice(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
-@settings(max_examples=150)
+@settings(max_examples=some(150, 3))
 @given(seed=st.integers(0, 2**32), count=st.integers(2, 60), tightness=st.sampled_from([0.0, 0.3, 0.9]))
 def test_random_frames_of_mixed_types(metric: str, seed: int, count: int, tightness: float) -> None:
     schema, frame = random_case(seed, count)
@@ -145,19 +146,19 @@ def test_wine_quality(metric: str) -> None:
 
 @pytest.mark.slow
 def test_constraints_hold_in_every_answer(german: tuple[Schema, list[Person], list[Person]]) -> None:
-    """1,000 random questions; what comes back is feasible by its own values' levels, or said not to be."""
+    """Random questions; what comes back is feasible by its own values' levels, or said not to be."""
     schema, good, bad = german
     bank = local(Database.build(german_credit()[0], schema, accepted=("credit", "good")))
     rng = np.random.default_rng(13)
-    answered = 0
-    for n in range(1000):
+    answered, count = 0, some(1000)
+    for n in range(count):
         own = bad[n % len(bad)]
         wishes = random_wishes(rng, schema, own, METRICS[n % 4], float(rng.random()) * 0.25)
         found = bank.ask({f.name: own[f.name] for f in schema.features}, wishes)
         if isinstance(found, Counterfactual):
             answered += 1
             assert feasible(schema, own, found.values, wishes)
-    assert 300 < answered < 1000
+    assert 0.3 * count < answered < count
     assert len(good) == 700
 
 

@@ -7,16 +7,26 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 from counterveil import Database, Deployment, Schema, local
-from counterveil.errors import EmptyDatabase, OutOfRange
+from counterveil.errors import EmptyDatabase, NotOffered, OutOfRange
 from counterveil.research import experiments
-from counterveil.research.advice import advise, coarser, write_choice
-from counterveil.research.attacks import Report, attack_all, attack_deployment, crafted, linking, multilateration
+from counterveil.research.advice import _most_bits, advise, coarser, write_choice
+from counterveil.research.attacks import (
+    ROW_ATTACKS,
+    Report,
+    attack_all,
+    attack_deployment,
+    crafted,
+    linking,
+    multilateration,
+)
 from counterveil.research.datasets import german_credit
 from counterveil.research.oracles import Shown, in_process
+from counterveil.schemes.reveals import make_reveal
 from datafiles import SHIPPED
 from service import cli, numbers_database, running
 
@@ -77,26 +87,35 @@ def test_wine(wine: Database) -> None:
     check(attack_all(wine, tickets=20), columns=11)
 
 
-def test_the_answers_are_really_used(credit: Database) -> None:
-    """A control: where the costs are replaced by noise nothing is recovered."""
-    deployment = Deployment.of(credit.schema, scheme="table/distances", record=credit.record, shuffle=False)
-    oracle = in_process(credit, deployment)
-    rows = deployment.rows(credit.codes)
-    assert crafted(oracle, rows)[-1].rows == 1
-    honest = oracle.reveal
-    oracle.reveal = lambda question: backwards(honest(question))  # type: ignore[method-assign]
-    assert crafted(oracle, rows)[-1].rows < 0.1
-    numbers = numbers_database(40, 3)
-    linear = Deployment.of(numbers.schema, scheme="linear/differences", shuffle=False)
-    straight = in_process(numbers, linear)
-    assert multilateration(straight, linear.rows(numbers.codes))[-1].rows == 1
-    original = straight.reveal
-    straight.reveal = lambda question: backwards(original(question))  # type: ignore[method-assign]
-    assert multilateration(straight, linear.rows(numbers.codes))[-1].rows < 1
+@pytest.mark.parametrize(
+    ("name", "scheme", "parameters"),
+    [
+        ("multilateration", "linear/distances", {"shuffle": False}),
+        ("multilateration", "linear/differences", {"shuffle": False}),
+        ("level reading", "table/distances", {"shuffle": False}),
+        ("averaging a mask", "euclidean/masked", {"shuffle": False, "d_min": 5}),
+        ("crafted digits", "table/distances", {"shuffle": False}),
+        ("linking orders", "table/distances", {"shuffle": True}),
+        ("probing", "table/sealed", {}),
+    ],
+)
+def test_every_attack_on_rows_uses_the_answers(name: str, scheme: str, parameters: dict[str, Any]) -> None:
+    """Two controls: with the answers it succeeds, and with noise in their place it recovers nothing."""
+    numbers = numbers_database(40, 3, 1000)
+    deployment = Deployment.of(numbers.schema, scheme=scheme, **parameters)
+    oracle, rows, attack = in_process(numbers, deployment), deployment.rows(numbers.codes), ROW_ATTACKS[name].run
+    assert attack(oracle, rows)[-1].rows > 0.8
+    noise, honest = np.random.default_rng(1), oracle.reveal
 
+    def record() -> Any:
+        return noise.integers(0, 1001, 3)
 
-def backwards(seen: Shown) -> Shown:
-    return seen._replace(revealed=seen.revealed[::-1])
+    def noisy(question: Any) -> Shown:
+        seen = honest(question)
+        return seen._replace(revealed=noise.integers(0, deployment.scheme.field.q, len(seen.revealed)), record=record())
+
+    oracle.reveal, oracle.fetch = noisy, lambda own: record()  # type: ignore[method-assign]
+    assert attack(oracle, rows)[-1].rows == 0
 
 
 @pytest.mark.parametrize("scheme", ["table/masked", "table/masked_differences"])
@@ -128,7 +147,7 @@ def test_attack_and_leakage_on_the_command_line(credit: Database, tmp_path: Path
     found = json.loads(cli("attack", tmp_path / "credit.bundle", "--probes", 5, "--json").stdout)
     assert found[2]["curve"][-1] == {"tickets": 51, "rows": 1.0, "cells": 1.0}
 
-    options = ["--applicants", 2, "--samples", 6, "--d-min", "5"]
+    options = ["--applicants", 2, "--samples", 6, "--d-min", "5", "--questions", 3]
     leaked = cli("leakage", tmp_path / "credit.bundle", *options, "--plots", tmp_path / "p")
     assert leaked.returncode == 0, leaked.stderr
     assert "All rows together are 6,616 bits" in " ".join(leaked.stdout.split())
@@ -137,6 +156,12 @@ def test_attack_and_leakage_on_the_command_line(credit: Database, tmp_path: Path
     bits = {(r["reveal"], r["shuffle"]): r["bits"] for r in ladder["reveals"]}
     assert bits["distances", False] > bits["distances", True] > bits["masked", True] > 0
     assert bits["distances", False] <= ladder["bits_of_all_rows"]
+    assert all(r["maximal"][1] >= r["interval"][0] for r in ladder["reveals"])
+    assert (tmp_path / "p" / "budget.png").stat().st_size > 10_000
+    told = {(r["reveal"], r["shuffle"]): r for r in ladder["questions"]}
+    assert [t["questions"] for t in told["sealed", True]["curve"]] == [1, 2, 3]
+    assert told["distances", False]["tickets"] == 0 < told["sealed", True]["tickets_to_anybody"]
+    assert told["sealed", True]["tickets_to_anybody"] < told["sealed", True]["tickets"]
 
 
 def test_attack_over_http(tmp_path: Path) -> None:
@@ -170,7 +195,7 @@ def test_advice_is_written_and_taken_up(tmp_path: Path) -> None:
     chosen = json.loads(said.stdout)["chosen"]
     assert chosen["accuracy"] >= 0.9
     tried = [o for o in json.loads(said.stdout)["tried"] if o["accuracy"] >= 0.9]
-    assert chosen["bits_per_question"] == min(o["bits_per_question"] for o in tried)
+    assert chosen["bits_together"][1] == min(o["bits_together"][1] for o in tried)
     written = Schema.load(tmp_path / "credit.toml")
     assert written.choice({})["scheme"] == chosen["scheme"]
     assert written.choice({})["d_min"] == chosen["d_min"]
@@ -253,3 +278,41 @@ def test_sealed_lasts() -> None:
     deployment = Deployment.of(database.schema, scheme="table/sealed")
     assert deployment.scheme.rebuilt_after is None
     assert "one row a ticket" in deployment.lasts()
+
+
+def test_advice_never_picks_what_an_attack_rebuilds() -> None:
+    plain = numbers_database(30, 2)
+    best, tried = advise(frame_of(plain), plain.schema, "ok", accuracy=1.0, levels=(2,))
+    assert {option.rebuilt for option in tried} == {False, True}
+    assert not best.rebuilt
+    assert best.deployment.scheme.reveal.name == "sealed"
+    with pytest.raises(NotOffered, match="collusion: got 2, expected 1: with more, every reveal"):
+        advise(frame_of(plain), plain.schema, "ok", collusion=2, levels=(2,))
+
+
+@pytest.mark.parametrize("width", [1, 3, 40])
+def test_the_bound_of_masked_costs_is_what_one_row_shows(width: int) -> None:
+    """Without a secret order the bound is exact: H(cost + mask) - H(mask) for every row, counted out here."""
+    costs = np.array([0, 2, 2, 7, 30, 31])
+    shown = (costs[:, None] + np.arange(width)).reshape(-1)
+    chances = np.unique(shown, return_counts=True)[1] / shown.size
+    expected = costs.size * (-(chances * np.log2(chances)).sum() - np.log2(width))
+    reveal = make_reveal("masked" if width > 1 else "distances", shuffle=False, d_min=width)
+    assert _most_bits(reveal, [costs]) == pytest.approx(min(expected, costs.size * np.log2(costs.size)))
+
+
+def test_tables_fit_80_columns(tmp_path: Path) -> None:
+    frame, schema = german_credit()
+    frame.write_csv(tmp_path / "credit.csv")
+    schema.save(tmp_path / "credit.toml")
+    given = [tmp_path / "credit.csv", "--schema", tmp_path / "credit.toml", "--accepted", "credit=good"]
+    assert cli("build", *given, "-o", tmp_path / "bundle").returncode == 0
+    quick = ["--applicants", 2, "--samples", 4, "--d-min", "100", "--questions", 2]
+    for said in (
+        cli("advise", *given, "--dry-run"),
+        cli("attack", tmp_path / "bundle", "--probes", 2),
+        cli("leakage", tmp_path / "bundle", *quick),
+    ):
+        assert said.returncode == 0, said.stderr
+        assert "…" not in said.stdout
+        assert max(map(len, said.stdout.splitlines())) <= 80

@@ -236,7 +236,17 @@ def terms(tmp_path: Path) -> Callable[..., Any]:
         write_own(tmp_path / str(n))
         servers += ["--server", f"https://{n}.example", tmp_path / str(n) / SERVER_PUBLIC]
     numbers_database(20, 2).sign(Issuer.load(tmp_path / PRIVATE)).save(tmp_path / "bundle")
-    common = ["terms", tmp_path / "bundle", "--key", tmp_path / PRIVATE, "--service", "x", "-o", tmp_path / "terms"]
+    common = [
+        "terms",
+        tmp_path / "bundle",
+        "--key",
+        tmp_path / PRIVATE,
+        "--service",
+        "x",
+        "--force",
+        "-o",
+        tmp_path / "terms",
+    ]
     return lambda *more: cli(*common, *servers, *more)
 
 
@@ -346,4 +356,4 @@ def test_an_opened_deployment_says_how_long_it_lasts(scheme: str, more: list[obj
         assert f'"rebuilt_after":{tickets}' in httpx2.get(service.urls[0]).text.replace(" ", "")
         header = {"authorization": "Bearer a token of some length"}
         status = httpx2.get(service.urls[0] + "/operator/status", headers=header).json()
-        assert ["how long that lasts", said] in status["facts"]
+        assert ["known attacks would need", said] in status["facts"]

@@ -46,21 +46,21 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"rows": ROWS.astype(str)}, WrongType, "rows: got dtype <U"),
     ({"rows": [[1.0, NAN, 3.0]]}, MissingValue, "rows: got NaN or None, expected integers"),
     ({"rows": [[1, None, 3]]}, MissingValue, "rows: got NaN or None"),
-    ({"rows": [[1, 2, 11]]}, OutOfRange, r"rows\[0, 2\]: got 11, expected \[0:10\]"),
-    ({"rows": [[1, -1, 3]]}, OutOfRange, r"rows\[0, 1\]: got -1, expected \[0:10\]"),
-    ({"rows": ROWS, "largest": [10, 10, 5]}, OutOfRange, r"rows\[1, 2\]: got 6, expected \[0:5\]"),
+    ({"rows": [[1, 2, 11]]}, OutOfRange, r"rows\[0, 2\]: got 11, expected 0 to 10"),
+    ({"rows": [[1, -1, 3]]}, OutOfRange, r"rows\[0, 1\]: got -1, expected 0 to 10"),
+    ({"rows": ROWS, "largest": [10, 10, 5]}, OutOfRange, r"rows\[1, 2\]: got 6, expected 0 to 5"),
     # the question
     ({"x": [3, 3]}, WrongShape, r"x: got shape \(2,\), expected \(3\)"),
     ({"x": [3, 3, 3.5]}, WrongType, "x: got dtype float64, expected integers"),
     ({"x": [3, 3, NAN]}, MissingValue, "x: got NaN"),
-    ({"x": [3, 3, 11]}, OutOfRange, r"x\[2\]: got 11, expected \[0:10\]"),
-    ({"x": [3, -3, 1]}, OutOfRange, r"x\[1\]: got -3, expected \[0:10\]"),
+    ({"x": [3, 3, 11]}, OutOfRange, r"x\[2\]: got 11, expected 0 to 10"),
+    ({"x": [3, -3, 1]}, OutOfRange, r"x\[1\]: got -3, expected 0 to 10"),
     ({"x": None}, WrongType, "x: got nothing, expected 3 codes"),
     # preferences
     ({"weights": [1, 2, 3]}, WrongType, "preferences: got weights or costs, expected none: the form is euclidean"),
     ({"scheme": "baseline+", "weights": [1, 2]}, WrongShape, r"weights: got shape \(2,\), expected \(3\)"),
-    ({"scheme": "baseline+", "weights": [1, 0, 1]}, OutOfRange, r"weights\[1\]: got 0, expected \[1:10\]"),
-    ({"scheme": "linear-diff", "weights": [1, 9, 1], "max_weight": 5}, OutOfRange, r"got 9, expected \[1:5\]"),
+    ({"scheme": "baseline+", "weights": [1, 0, 1]}, OutOfRange, r"weights\[1\]: got 0, expected 1 to 10"),
+    ({"scheme": "linear-diff", "weights": [1, 9, 1], "max_weight": 5}, OutOfRange, r"got 9, expected 1 to 5"),
     ({"scheme": "baseline+", "weights": [1, NAN, 1]}, MissingValue, "weights: got NaN"),
     ({"scheme": "baseline+", "weights": [1, 1.5, 1]}, WrongType, "weights: got dtype float64"),
     ({"scheme": "baseline+", "max_weight": 0}, OutOfRange, "max_weight: got 0, expected at least 1"),
@@ -69,7 +69,11 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     # tables
     ({"scheme": "table/distances", "costs": [[0] * 11] * 2}, WrongShape, "costs: got 2 tables, expected 3"),
     ({"scheme": "table/distances", "costs": [[0] * 11] * 2 + [[0]]}, WrongShape, r"costs\[2\]: got shape \(1,\)"),
-    ({"scheme": "table/distances", "costs": [[-1] * 11] * 3}, OutOfRange, r"costs\[0\]\[0\]: got -1, expected \[0:\]"),
+    (
+        {"scheme": "table/distances", "costs": [[-1] * 11] * 3},
+        OutOfRange,
+        r"costs\[0\]\[0\]: got -1, expected at least 0",
+    ),
     ({"scheme": "table/distances", "costs": [[NAN] * 11] * 3}, MissingValue, r"costs\[0\]: got NaN"),
     (
         {"scheme": "table/distances", "costs": [[5] * 11] * 3, "cap": 4},
@@ -105,11 +109,11 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"scheme": "diff", "d_min": 2}, OutOfRange, "mask: got d_min = 2, expansion = 1, expected both 1"),
     # the public parameters
     ({"largest": None}, WrongType, "largest: got nothing, expected the largest code R"),
-    ({"largest": 0}, OutOfRange, r"largest\[0\]: got 0, expected \[1:"),
+    ({"largest": 0}, OutOfRange, r"largest\[0\]: got 0, expected 1 to "),
     ({"largest": [10, 10]}, WrongShape, r"largest: got shape \(2,\), expected \(3\)"),
     ({"largest": []}, WrongShape, r"largest: got shape \(0,\), expected \(3\)"),
     ({"largest": [1, [2, 3]]}, WrongShape, "largest: got lists of unequal length"),
-    ({"largest": 2**31}, OutOfRange, r"largest\[0\]: got 2147483648, expected \[1:2147483647\]"),
+    ({"largest": 2**31}, OutOfRange, r"largest\[0\]: got 2147483648, expected 1 to 2147483647"),
     ({"capp": 4}, UnknownName, "parameter: got capp, expected one of max_weight, for the form euclidean"),
     ({"scheme": "linear-diff", "norm": 4}, UnknownName, "parameter: got norm"),
     ({"shuffle": "no"}, WrongType, "shuffle: got str, expected True or False"),
@@ -118,7 +122,7 @@ CASES: list[tuple[dict[str, Any], type[InvalidInput], str]] = [
     ({"alphas": np.array(3)}, WrongType, "alphas: got ndarray"),
     ({"rows": [np.ma.masked_array([1, 2, 3], mask=np.array([0, 1, 0])), [4, 5, 6]]}, MissingValue, "rows: got NaN"),
     ({"records": [b"ab", [b"c"]]}, WrongType, "records: got other things"),
-    ({"servers": 300}, OutOfRange, r"servers: got 300, expected \[1:255\]"),
+    ({"servers": 300}, OutOfRange, r"servers: got 300, expected 1 to 255"),
     ({"rows": np.array(5)}, WrongShape, r"rows: got shape \(\), expected \(any, any\)"),
     ({"rows": np.ma.masked_array(ROWS, mask=ROWS == 2)}, MissingValue, "rows: got NaN or None"),
     ({"x": np.ma.masked_array(np.array(X), mask=np.array([False, True, False]))}, MissingValue, "x: got NaN or None"),
@@ -161,7 +165,7 @@ def test_a_servers_own_checks() -> None:
     good = np.array([1, 2, 3])
     bad_queries: list[tuple[Any, type[InvalidInput], str]] = [
         ([1, 2], WrongShape, r"query: got shape \(2,\), expected \(3\)"),
-        ([1, 2, 307], OutOfRange, r"query\[2\]: got 307, expected \[0:306\]"),
+        ([1, 2, 307], OutOfRange, r"query\[2\]: got 307, expected 0 to 306"),
         ([1, 2, -1], OutOfRange, "got -1"),
         ([1.0, 2.0, 3.0], WrongType, "query: got dtype float64"),
     ]
@@ -180,7 +184,7 @@ def test_an_applicants_own_checks() -> None:
     for answers, message in [
         ([[1, 2]], "answers: got 1, expected one for each of 2 servers"),
         ([[1, 2], [1]], r"answer of server 2: got shape \(1,\), expected \(2\)"),
-        ([[1, 2], [1, 307]], r"answer of server 2\[1\]: got 307, expected \[0:306\]"),
+        ([[1, 2], [1, 307]], r"answer of server 2\[1\]: got 307, expected 0 to 306"),
         ([[1, 2], [1, NAN]], "answer of server 2: got NaN"),
         ([3, 4], r"answer of server 1: got shape \(\), expected \(2\)"),
         ([[], []], r"answer of server 1: got shape \(0,\), expected \(2\)"),
@@ -188,7 +192,7 @@ def test_an_applicants_own_checks() -> None:
     ]:
         with pytest.raises(InvalidInput, match=message):
             scheme.recover(question, queries, answers, 2)  # type: ignore[arg-type]
-    with pytest.raises(OutOfRange, match=r"query to server 1\[0\]: got 307, expected \[0:306\]"):
+    with pytest.raises(OutOfRange, match=r"query to server 1\[0\]: got 307, expected 0 to 306"):
         scheme.recover(question, np.full((2, 3), 307), [[1, 2], [3, 4]], 2)
     with pytest.raises(WrongShape, match="queries: got 1, expected one for each of 2 servers"):
         scheme.recover(question, queries[:1], [[1, 2], [3, 4]], 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost
+from click.testing import CliRunner
 from scipy.stats import beta
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
@@ -24,6 +26,7 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 from counterveil import Boolean, Categorical, Numeric, Ordinal, Schema
+from counterveil.cli import main
 from counterveil.errors import EmptyDatabase, InvalidData, NotOffered, OutOfRange, UnknownName
 from counterveil.institution.regions import (
     Regions,
@@ -168,6 +171,7 @@ def _tabular(rows: int) -> tuple[pd.DataFrame, Schema, Any]:
     return frame, schema, verdict.astype(int)
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated")  # XGBoost 3.4 says so of dart and of its forests
 @pytest.mark.parametrize("how", ["missing", "zeros", "none", "average", "dart", "categories", "forest"])
 def test_what_libraries_do_with_zeros_missing_values_and_categories(how: str, tmp_path: Path) -> None:
     frame, schema, verdict = _tabular(800)
@@ -257,6 +261,54 @@ def test_an_onnx_file_decides_with_numbers_of_32_bits(name: str, tmp_path: Path)
     assert fit.accepts(inside(fit, some, rng, regions.open_ended)).all()
     assert fit.accepts(worst(fit, some[:300], rng, regions.open_ended)).all()
     assert not fit.accepts(worst(fit, wider(schema, some[:300], rng), rng, regions.open_ended)).all()
+
+
+def test_the_onnx_file_of_the_institutions_page_has_classes_of_text(tmp_path: Path, monkeypatch: Any) -> None:
+    """The lines as printed, a model that says good or bad, and what `build` makes of it."""
+    import onnxruntime
+
+    monkeypatch.chdir(tmp_path)
+    raw, schema, verdict = _tabular(300)
+    raw = raw.assign(income=raw["income"].fillna(5.0), region=raw["region"].map("r{}".format))[["debt", "region"]]
+    values = ("r3", "r7", "r8", "r11")
+    schema = Schema(features=(schema.features[0], Categorical(name="region", values=values)))
+    labels, words = np.where(verdict == 1, "good", "bad"), ["region"]
+    page = (Path(__file__).parents[1] / "docs" / "institution.md").read_text()
+    (lines,) = re.findall(r"^```py\n(.*?)^```", page, flags=re.S | re.M)
+    forest = RandomForestClassifier(5, random_state=1)  # two people are on the border
+    for estimator in (GradientBoostingClassifier(n_estimators=5, random_state=1), forest, LogisticRegression()):
+        steps = make_column_transformer((OneHotEncoder(), words), remainder="passthrough")
+        model = make_pipeline(steps, estimator).fit(raw, labels)
+        exec(lines, {"model": model, "words": words, "schema": schema, "Path": Path})
+        read = load_model("model.onnx")
+        session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+        given = {"debt": raw[["debt"]].to_numpy(np.float32), "region": raw[["region"]].to_numpy(object)}
+        assert read.classes == ("bad", "good")
+        assert read.predict(raw).tolist() == session.run(None, given)[0].tolist()
+    people, codes = Columns(raw), schema.quantise(raw, clamp=True)
+    for label in read.classes:
+        accepted = read.predict(raw) == label
+        boxes = find_regions(read, people, schema, accepted, codes, orders=1, label=label).boxes
+        assert all_levels(boxes, codes[accepted]).any()
+        assert not all_levels(boxes, codes[~accepted]).any()
+    with pytest.raises(UnknownName, match="got 'fine', expected 'good' or 'bad', the model's classes"):
+        read_model(read, people, schema, "fine")
+    raw.assign(verdict=labels).to_csv("people.csv", index=False)
+    schema.save("people.toml")
+    common = ["build", "people.csv", "--schema", "people.toml", "--record", "region", "--model", "model.onnx"]
+    agrees = CliRunner().invoke(main, [*common, "-o", "a.bundle", "--accepted", "verdict=good"])
+    assert "Class good of the model counts as accepted: it agrees with verdict=good for" in agrees.output
+    assert CliRunner().invoke(main, [*common, "-o", "b.bundle", "--accepted", "good"]).exit_code == 0
+    assert Path("a.bundle").read_bytes() == Path("b.bundle").read_bytes()
+    unsaid = CliRunner().invoke(main, [*common, "-o", "c.bundle"])
+    assert "expected good or bad, a class of --model; or a column and a value" in unsaid.output
+    assert (unsaid.exit_code, "b'" in unsaid.output) == (2, False)
+
+
+def all_levels(boxes: Any, codes: Any) -> Any:
+    """Tell which people lie in one of some boxes of two features."""
+    first = len(boxes[0]) - 4
+    return np.array([(boxes[:, a] & boxes[:, first + b]).any() for a, b in codes.tolist()])
 
 
 def _tree_with_a_loop(fit: Fitted, folder: Path) -> bytes:
@@ -426,3 +478,21 @@ def test_the_report_says_that_regions_are_nearer_than_rows() -> None:
     assert 1 <= near.changes < 3 < rows.changes
     assert near.cost < rows.cost
     assert f"{near.changes:.2f} changes (95 % at most {near.changes_95:.0f})" in report.text()
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")  # XGBoost 3.4 says so of dart and of its forests
+def test_weights_of_trees_are_read_where_newer_files_have_them(tmp_path: Path) -> None:
+    """From XGBoost 3.4 on, a file says gbtree for dart too, and has the weights of dropped trees in the model."""
+    frame, _, verdict = _tabular(300)
+    model = xgboost.XGBClassifier(n_estimators=12, max_depth=3, booster="dart", rate_drop=0.5, random_state=0)
+    model.fit(frame, verdict)
+    model.save_model(tmp_path / "old.json")
+    text = json.loads((tmp_path / "old.json").read_text())
+    booster = text["learner"]["gradient_booster"]
+    if "gbtree" in booster:  # as versions before 3.4 write it
+        inner = booster["gbtree"]["model"] | {"weight_drop": booster["weight_drop"]}
+        text["learner"]["gradient_booster"] = {"name": "gbtree", "model": inner}
+    (tmp_path / "new.json").write_text(json.dumps(text))
+    shares = model.predict_proba(frame)[:, 1]
+    for name in ("old.json", "new.json"):
+        assert np.allclose(1 / (1 + np.exp(-load_model(tmp_path / name).scores(frame))), shares, atol=1e-6), name

@@ -88,7 +88,7 @@ def test_cells_of_enough_people(folder: Path) -> None:
     run("schema", "infer", folder / "cells.csv", "--exclude", "ok", "-o", folder / "cells.toml")
     common = ["build", folder / "cells.csv", "--schema", folder / "cells.toml", "--accepted", "ok"]
     built = run(*common, "--record", "cell", "--min-cell", 3, "-o", folder / "cells.bundle")
-    assert "1 rows of 4 accepted people." in built.stdout, built.stderr
+    assert "1 row of 4 accepted people." in built.stdout, built.stderr
 
 
 ERRORS: list[tuple[list[str], str]] = [
@@ -102,15 +102,24 @@ ERRORS: list[tuple[list[str], str]] = [
     (["build", "credit.csv", "--schema", "credit.toml", "--accepted", "hat"], "column: got 'hat', expected one of"),
     (["build", "credit.csv", "--schema", "credit.toml", "--accepted", "credit"], "column 'credit': got 'good'"),
     (["build", "credit.csv", "--schema", "credit.toml", "--accepted", "credit=fine"], "got no row with 'fine'"),
-    (["build", "small.csv", "--schema", "small.toml", "--accepted", "ok"], "x[1]: got 99.0, expected 0 to 10"),
-    (["build", "gap.csv", "--schema", "small.toml", "--accepted", "ok"], "x[1]: got nothing, expected 0 to 10"),
-    (["build", "text.csv", "--schema", "small.toml", "--accepted", "ok"], "x[0]: got 'a', expected a number"),
+    (
+        ["build", "small.csv", "--schema", "small.toml", "--accepted", "ok"],
+        "small.csv, row 2, x: got 99.0, expected 0 to 10; give the schema another low",
+    ),
+    (
+        ["build", "gap.csv", "--schema", "small.toml", "--accepted", "ok"],
+        "gap.csv, row 2, x: got nothing, expected 0 to 10",
+    ),
+    (
+        ["build", "text.csv", "--schema", "small.toml", "--accepted", "ok"],
+        "text.csv, row 1, x: got 'a', expected a number",
+    ),
     (["build", "none.csv", "--schema", "small.toml", "--accepted", "ok"], "none.csv: got no such file"),
     (["build", "rejected.csv", "--schema", "small.toml", "--accepted", "ok"], "accepted: got none of 1 rows"),
     (["build", "credit.csv", "--schema", "credit.toml", "--accepted", "credit=--5"], "got no row with '--5'"),
     (
         ["build", "unseen.csv", "--schema", "job.toml", "--accepted", "ok"],
-        "job[0]: got 'pilot', expected one of 'clerk'",
+        "unseen.csv, row 1, job: got 'pilot', expected one of 'clerk'",
     ),
     (["build", "small.csv", "--schema", "odd.toml", "--accepted", "ok"], "odd.toml, feature 'number 1': got"),
     (

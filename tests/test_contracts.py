@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
@@ -17,7 +18,8 @@ from counterveil.algebra.arrays import Vector
 from counterveil.algebra.field import Ring
 from counterveil.crypto.randomness import Fresh
 from counterveil.engine import Plan, as_rows, lay_out
-from counterveil.engine.contract import Job
+from counterveil.engine.contract import Jobs
+from counterveil.engine.hosting import Answer, Home, Meet, Part, Script, advanced, in_step
 from counterveil.engine.party import Enter, Party, Send, Take, chained, entered, play
 from counterveil.errors import Stalled
 from counterveil.schemes.protocols import Held
@@ -47,13 +49,11 @@ class Elsewhere:
     def scan(self, plan: Plan) -> Vector:
         return self.begin(plan)()
 
-    def host(self, plan: Plan, job: Job[T]) -> Party[list[T]]:
-        """Play the job over one half, then over the other: neither waits for the other."""
-        values, results, first = self.scan(plan), [], 0
-        for part in self._parts:
-            results.append((yield from job(values[first : first + len(part)], first)))
-            first += len(part)
-        return results
+    def host(self, plan: Plan, jobs: Jobs[T], meet: Meet) -> Party[list[T]]:
+        """Play a job over each half, in step."""
+        values, ends = self.scan(plan), [0, len(self._parts[0]), len(self)]
+        scripts = [jobs(first, last)(values[first:last]) for first, last in pairwise(ends)]
+        return in_step(lambda pieces: [advanced(*each) for each in zip(scripts, pieces, strict=True)], 2, meet)
 
 
 @pytest.mark.parametrize("name", ["baseline", "diff+", "linear-diff", "table/differences", "table/sealed"])
@@ -71,30 +71,37 @@ def test_rows_in_other_processes_give_the_same_answer(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Total:
-    """A job that sends the sum of the values, and returns the number of the first row."""
+class Shifted:
+    """A job that says its values, and returns the number of its first row and what it was answered."""
 
-    to: int
+    first: int
 
-    def __call__(self, values: Vector, first: int) -> Party[int]:
-        yield Send(self.to, np.array([int(values.sum()) % 256], dtype=np.uint8), BYTES)
-        return first
+    def __call__(self, values: Vector, home: Home | None = None) -> Script[tuple[int, list[int]]]:
+        (answer,) = yield Part("values", values)
+        return self.first, [int(v) for v in answer]
 
 
-def test_jobs_travel_to_the_rows() -> None:
-    codes = np.arange(10, dtype=np.uint8).reshape(10, 1)
+def test_jobs_travel_to_the_rows_and_say_one_thing_together() -> None:
+    codes = np.arange(5, dtype=np.uint8).reshape(5, 1)
     plan = Plan("polynomial", Ring(1 << 20), (np.ones(1, dtype=np.int64),), 9)
-    job = pickle.loads(pickle.dumps(Total(to=1)))  # noqa: S301 - our own
 
-    def taking(count: int) -> Party[list[int]]:
+    def job(first: int, last: int) -> Shifted:
+        return pickle.loads(pickle.dumps(Shifted(first)))  # type: ignore[no-any-return]  # noqa: S301 - our own
+
+    def meet(part: Part) -> Party[Answer]:
+        yield Send(1, part.values.astype(np.uint8), BYTES)
+        return ((yield Take(1, part.values.size, BYTES)),)
+
+    def other(count: int) -> Party[list[int]]:
         got = yield Take(0, count, BYTES)
+        yield Send(0, got + 10, BYTES)
         return [int(v) for v in got]
 
-    whole = play({0: as_rows(codes).host(plan, job), 1: taking(1)})
-    assert whole == {0: [0], 1: [45]}
+    whole = play({0: as_rows(codes).host(plan, job, meet), 1: other(5)})
+    assert whole == {0: [(0, [10, 11, 12, 13, 14])], 1: [0, 1, 2, 3, 4]}
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        halves = play({0: Elsewhere(codes, pool).host(plan, job), 1: taking(2)})
-    assert halves == {0: [0, 5], 1: [10, 35]}
+        halves = play({0: Elsewhere(codes, pool).host(plan, job, meet), 1: other(5)})
+    assert halves == {0: [(0, [10, 11, 12]), (3, [13, 14])], 1: [0, 1, 2, 3, 4]}  # the other sees the same
 
 
 # --- parties --------------------------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ import crashing
 from counterveil import Counterfactual, local
 from counterveil.errors import ServerFault
 from counterveil.research.processes import COMMAND
+from counts import ALL
 from patience import LONG, wait_until
 from service import Process, ledger_rows, numbers_database, running
 
 pytestmark = pytest.mark.slow
-EVERY = [*range(8), *range(8, 200, 1 if os.environ.get("COUNTERVEIL_LONG") else 15)]  # effects before which it crashes
+EVERY = [*range(8), *range(8, 200, 1 if ALL else 15)]  # effects before which it crashes
 PERSON, OTHER = {"x0": 3, "x1": 9, "x2": 14}, {"x0": 20, "x1": 0, "x2": 1}
 
 

@@ -166,7 +166,7 @@ def test_a_progress_bar_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     )
     assert shown.digest == quiet.digest
     assert shown.packed == quiet.packed
-    assert shows == ["quantising", "signing", "packaging"]
+    assert shows == ["quantising", "signing"]
 
 
 def test_a_row_number_counts_from_the_start_of_the_column() -> None:

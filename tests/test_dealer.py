@@ -118,7 +118,7 @@ class Recorder(Dealer):
 
     def stocks(self) -> list[int]:
         """Return how many good tapes each pair has."""
-        return [*Counter(tape.pair for tape in [*self._tapes.values()] if not tape.spent).values()]
+        return [*Counter(tape.order for tape in [*self._tapes.values()] if not tape.spent).values()]
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def recording(deployment: Dealt, **options: Any) -> Iterator[Recorder]:
     loop = asyncio.new_event_loop()
 
     async def deal() -> None:
-        made.append(Recorder(deployment.issued, deployment.key(), **options))
+        made.append(Recorder([deployment.issued], deployment.key(), **options))
         await made[0].links.run()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(deal()))
@@ -276,7 +276,7 @@ def _strange(name: bytes, peer: bytes, length: int) -> list[Tape]:
 @pytest.mark.slow
 @pytest.mark.parametrize("spoilt", [_short, _twice, _strange])
 def test_a_dealer_that_breaks_the_rules_loses_its_channel(dealt: Dealt, nearest: float, spoilt: Any) -> None:
-    length = max(Dealer(dealt.issued, dealt.key()).lengths)
+    length = max(next(iter(Dealer([dealt.issued], dealt.key()).lengths.values())))
     lost: list[Channel] = []
 
     async def broke_them() -> None:
@@ -361,17 +361,16 @@ def test_where_a_server_deals_all_tickets_are_for_as_many_records_as_the_terms_s
 def test_a_dealer_needs_terms_that_name_it(tmp_path: Path) -> None:
     made = Dealt(tmp_path, numbers_database(20, 2))
     with pytest.raises(InvalidKey, match="that of the dealing server"):
-        Dealer(made.issued, SigningKey())
+        Dealer([made.issued], SigningKey())
     issued = publish(tmp_path, numbers_database(20, 2), made.urls)
     with pytest.raises(InvalidTerms, match="no dealing server"):
-        Dealer(issued, made.key())
+        Dealer([issued], made.key())
 
 
 def test_the_default_stock_goes_by_bytes(tmp_path: Path) -> None:
     made = Dealt(tmp_path, numbers_database(20, 2))
-    dealer = Dealer(made.issued, made.key())
-    assert dealer.stock == 32
-    assert dealer.about()["stock"] == 32
+    dealer = Dealer([made.issued], made.key())
+    assert [tapes["stock"] for tapes in dealer.about()["tapes"]] == [32]
     assert read_terms(tmp_path / TERMS).terms.dealer == made.key().public.hex()
 
 

@@ -83,6 +83,12 @@ async def met(dealer: Dealer) -> AsyncIterator[tuple[Party, Party]]:
     yield leader, follower
 
 
+def terms(dealer: Dealer) -> bytes:
+    """Return the tag of the terms that are dealt for."""
+    (tag,) = dealer.lengths
+    return tag
+
+
 def full(leader: Party, follower: Party) -> bool:
     """Say whether both have the same tapes, and as many as they should."""
     return len(leader.names()) == STOCK and leader.names() == follower.names()
@@ -93,17 +99,17 @@ def dealer(tmp_path: Path) -> Dealer:
     urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
     chosen: dict[str, Any] = {"scheme": "table/sealed", "protocol": "joint", "dealer": "server", "linked": True}
     issued = publish(tmp_path, numbers_database(20, 2), urls, **chosen)
-    return Dealer(issued, SigningKey.load(tmp_path / DEALER / SERVER_PRIVATE), stock=STOCK)
+    return Dealer([issued], SigningKey.load(tmp_path / DEALER / SERVER_PRIVATE), stock=STOCK)
 
 
 def test_a_half_leaves_once_and_the_leader_has_none_before_the_follower(dealer: Dealer) -> None:
     async def main() -> None:
         async with met(dealer) as (leader, follower):
             for _ in range(10):
-                picked = leader.stock.pick(follower.boot)
+                picked = leader.stock.pick(follower.boot, terms(dealer))
                 assert picked is not None
                 assert picked[0] in follower.names()
-                assert follower.stock.claim(leader.boot, picked[0]) is not None
+                assert follower.stock.claim(leader.boot, terms(dealer), picked[0]) is not None
                 await until(lambda: full(leader, follower))
             for party in (leader, follower):
                 tapes = [frame for frame in party.there.sent if isinstance(frame, Tape)]
@@ -120,7 +126,7 @@ def test_processes_that_are_not_linked_to_each_other_get_nothing(dealer: Dealer)
             stranger = Party(dealer, 3)
             stranger.stock.met(leader.boot, 1)  # which the leader does not say
             stranger.connect()
-            picked = leader.stock.pick(follower.boot)
+            picked = leader.stock.pick(follower.boot, terms(dealer))
             await until(lambda: len(leader.names()) == STOCK)
             assert picked is not None
             assert stranger.names() == []
@@ -133,9 +139,9 @@ def test_who_comes_back_keeps_its_tapes_and_what_was_used_meanwhile_is_made_good
         async with met(dealer) as (leader, follower):
             before = leader.names()
             leader.disconnect()
-            picked = leader.stock.pick(follower.boot)
+            picked = leader.stock.pick(follower.boot, terms(dealer))
             assert picked is not None
-            assert follower.stock.claim(leader.boot, picked[0]) is not None
+            assert follower.stock.claim(leader.boot, terms(dealer), picked[0]) is not None
             leader.connect()
             await until(lambda: full(leader, follower))
             assert leader.names()[:2] == before[1:]
@@ -161,7 +167,7 @@ def test_a_tape_that_the_leader_picked_in_vain_is_recalled_from_the_follower(
 
     async def main() -> None:
         async with met(dealer) as (leader, follower):
-            picked = leader.stock.pick(follower.boot)  # and its ledger refused the attempt
+            picked = leader.stock.pick(follower.boot, terms(dealer))  # and its ledger refused the attempt
             assert picked is not None
             assert picked[0] in follower.names()
             await until(lambda: picked[0] not in follower.names() and full(leader, follower))
@@ -183,9 +189,9 @@ def test_a_process_that_goes_half_way_leaves_nothing_behind(
     async def main() -> None:
         async with met(dealer) as parties, asyncio.timeout(LONG):
             leader, follower = parties
-            picked = leader.stock.pick(follower.boot)
+            picked = leader.stock.pick(follower.boot, terms(dealer))
             assert picked is not None
-            assert follower.stock.claim(leader.boot, picked[0]) is not None
+            assert follower.stock.claim(leader.boot, terms(dealer), picked[0]) is not None
             while not coming(parties[gets]):
                 await asyncio.sleep(0)
             parties[goes].disconnect()
@@ -198,7 +204,7 @@ def test_a_process_that_goes_half_way_leaves_nothing_behind(
 
 
 def test_a_process_gets_no_more_than_it_may_hold(dealer: Dealer, monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 2 * max(dealer.lengths)
+    most = 2 * max(dealer.lengths[terms(dealer)])
     monkeypatch.setattr(module, "MOST", most)
 
     async def main() -> None:
@@ -209,9 +215,9 @@ def test_a_process_gets_no_more_than_it_may_hold(dealer: Dealer, monkeypatch: py
             each.connect()
         await until(lambda: len(leader.names()) == 2)
         for _ in range(5):
-            picked = leader.stock.pick(follower.boot)
+            picked = leader.stock.pick(follower.boot, terms(dealer))
             assert picked is not None
-            assert follower.stock.claim(leader.boot, picked[0]) is not None
+            assert follower.stock.claim(leader.boot, terms(dealer), picked[0]) is not None
             await until(lambda: len(leader.names()) == 2)
         assert len(follower.names()) == 2
 

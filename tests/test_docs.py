@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tomllib
@@ -21,17 +20,17 @@ import click
 import pytest
 
 import counterveil
-from counterveil import CATALOGUE, Boolean, Categorical, Numeric, Ordinal, make_scheme
+from counterveil import CATALOGUE, Boolean, Categorical, Numeric, Ordinal, errors, make_scheme
 from counterveil.cli import main
-from counterveil.cli.institution import serve
 from counterveil.cli.provision import terms
+from counterveil.cli.serve import serve
 from counterveil.research import experiments
 from counterveil.research.datasets import german_credit
-from counterveil.research.processes import free_port
 from counterveil.schemes.protocols import Size
 from counterveil.service.app import REFUSALS
 from counterveil.terms.wire import Manifest, Parameters, SignedTerms, Terms
 from patience import LONG
+from shell import run_in_shell
 
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
@@ -93,30 +92,13 @@ def test_the_commands_of_the_readme_as_printed(tmp_path: Path) -> None:
     frame.rename({"credit": "verdict"}).write_csv(tmp_path / "people.csv")
     person = {name: frame[name][1] for name in frame.columns if name != "credit"}
     (tmp_path / "me.json").write_text(json.dumps(person))
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    for port in sorted(set(re.findall(r"\b81\d\d\b", commands))):
-        commands = commands.replace(port, str(free_port()))
-    with (tmp_path / "said").open("w") as out:
-        shell = subprocess.Popen(
-            ["bash", "-e", "-c", commands],  # noqa: S607
-            cwd=tmp_path, env=os.environ | {"PATH": path}, stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
-    code: int | str
-    try:
-        code = shell.wait(timeout=LONG)
-    except subprocess.TimeoutExpired:
-        code = "it did not end"
-    finally:
-        os.killpg(shell.pid, signal.SIGTERM)  # the servers still run
-    said = (tmp_path / "said").read_text()
-    logs = "".join(log.read_text() for log in tmp_path.glob("*.log"))
-    assert code == 0, said + logs
+    said = run_in_shell(commands, tmp_path)
     assert "All is well." in said
     assert "What would have been accepted" in said
     assert "Bytes on the connections" in said
     assert "What one question gives away" in said
     assert "attacks recovered every row" in said
-    assert (tmp_path / "one.backup").exists()
+    assert (tmp_path / "receipt.json").exists()
 
 
 def test_every_command_in_the_documents_has_the_options_that_it_is_given() -> None:
@@ -149,21 +131,44 @@ def test_every_setting_and_refusal_is_documented() -> None:
             assert f"`{name}`" in WIRE, name
 
 
+def test_the_errors_page_has_every_error_and_no_other() -> None:
+    """Refusals with their status, errors and warnings of Python, and what only the applicant's side says."""
+    parts = re.split(r"^## (.*)$", (ROOT / "docs" / "errors.md").read_text(), flags=re.M)
+    row = re.compile(r"^\| `(\w+)` \|(?: (\d+) \|)?", flags=re.M)
+    named = {title: row.findall(text) for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+    statuses = [(code, str(status)) for code, (status, _) in REFUSALS.items()]
+    assert sorted(named["What a server refuses"]) == sorted(statuses)
+    kinds = {"Errors of commands and in Python": errors.CounterveilError, "Warnings": errors.CounterveilWarning}
+    for title, base in kinds.items():
+        defined = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, base)]
+        assert sorted(name for name, _ in named[title]) == sorted(each.__name__ for each in defined)
+    source = ROOT / "src" / "counterveil"
+    refused = {code for path in source.rglob("*.py") for code in re.findall(r'Refused\(\s*"(\w+)"', path.read_text())}
+    script = "".join(path.read_text() for path in (source / "applicant" / "web").rglob("*.js"))
+    shown = set(re.findall(r'Trouble\("(\w+)"', script))
+    listed = {code for code, _ in named["What the page says"]}
+    assert len(refused) > 15
+    assert len(shown) > 15
+    assert (refused | shown) - set(REFUSALS) <= listed
+    assert not {code for code in listed if f'"{code}"' not in script}
+
+
 def test_the_experiments_page_prints_what_comes_out() -> None:
     page = (ROOT / "docs" / "experiments.md").read_text()
-    for _, _, printed, earlier in experiments._SYNTHETIC[:4]:  # which test_leakage.py computes
+    for _, _, printed, earlier in experiments.SYNTHETIC[:4]:  # which test_leakage.py computes
         assert f"| {printed} | {earlier:.5f} |" in page
     for name in re.findall(r"\(figures/(\w+\.png)\)", page):
         assert (ROOT / "docs" / "figures" / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_command_is_in_the_readme() -> None:
+def test_every_command_is_in_the_readme_or_in_the_page_of_commands() -> None:
+    pages = README + (ROOT / "docs" / "command-line.md").read_text()
     context = click.Context(main)
     for name in main.list_commands(context):
         command = main.get_command(context, name)
         names = [f"{name} {sub}" for sub in command.commands] if isinstance(command, click.Group) else [name]
         for each in names:
-            assert f"counterveil {each} " in README, each
+            assert f"counterveil {each} " in pages, each
 
 
 def test_every_preference_and_parameter_is_documented() -> None:
@@ -241,6 +246,33 @@ def test_every_place_in_the_paper_map_exists() -> None:
             found = getattr(found, part)
 
 
+def test_every_test_and_command_that_the_paper_names_exists() -> None:
+    """Each test stands in the file that is named before it; each command takes its arguments."""
+    page = (ROOT / "docs" / "paper.md").read_text()
+    lines = page.splitlines()
+    assert len(lines) <= 430
+    assert max(map(len, lines)) <= 100
+    named, commands, source = 0, 0, ""
+    for span in re.findall(r"`([^`]+)`", page):
+        words = shlex.split(span) if span.startswith(("counterveil ", "benchmarks/")) else [span]
+        if re.fullmatch(r"(adversary/)?test_\w+\.py", span):
+            source = (ROOT / "tests" / span).read_text()
+        elif re.fullmatch(r"test_\w+", span):
+            assert f"def {span}(" in source, span
+            named += 1
+        elif words[0] == "counterveil":
+            command = main.get_command(click.Context(main), words[1])
+            assert command is not None, span
+            command.make_context(words[1], words[2:], resilient_parsing="BUNDLE" in words)
+            commands += 1
+        elif words[0].startswith("benchmarks/"):
+            text = (ROOT / words[0]).read_text()
+            assert all(f'"{word}"' in text for word in words if word.startswith("--")), span
+            commands += 1
+    assert named > 15
+    assert commands > 6
+
+
 def test_every_label_cited_in_the_code_is_in_the_paper_map() -> None:
     cited = set()
     for path in (ROOT / "src").rglob("*.py"):
@@ -301,7 +333,10 @@ def test_every_rule_that_is_cited_is_written_down() -> None:
 
 def test_version_is_the_same_everywhere() -> None:
     assert f"version: {counterveil.__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    assert (ROOT / "CHANGELOG.md").exists()
+    assert re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[0] == counterveil.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/counterveil/__init__.py"
 
 
 def test_links_within_the_documents_lead_somewhere() -> None:

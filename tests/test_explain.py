@@ -23,7 +23,6 @@ from counterveil import (
     Ordinal,
     Preferences,
     Schema,
-    Scheme,
     local,
 )
 from counterveil.crypto.randomness import Common
@@ -39,6 +38,7 @@ from counterveil.errors import (
     WrongType,
 )
 from counterveil.schemes.fetch import Subsets
+from counterveil.service.server import Server
 
 SCHEMA = Schema(
     features=(
@@ -132,13 +132,13 @@ def test_a_lying_server_learns_nothing_from_what_happens_next(monkeypatch: pytes
 def test_every_question_has_a_ticket_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The servers' key outlasts a question; their randomness must not."""
     tickets: list[bytes | None] = []
-    real = Scheme.common
+    real = Server._drawn
 
-    def common(self: Scheme, key: bytes, digest: bytes, ticket: bytes | None) -> Common:
+    def drawn(self: Server, key: bytes, alphas: tuple[int, ...], digest: bytes, ticket: bytes | None) -> Common:
         tickets.append(ticket)
-        return real(self, key, digest, ticket)
+        return real(self, key, alphas, digest, ticket)
 
-    monkeypatch.setattr(Scheme, "common", common)
+    monkeypatch.setattr(Server, "_drawn", drawn)
     bank = local(Database.build(ROWS, SCHEMA, lambda _: [True, True]))
     assert set(tickets) == {None}  # what servers rehearse with is no ticket's, and is not sent
     tickets.clear()
@@ -226,7 +226,7 @@ def test_a_person_may_come_in_any_form(bank: Local, kind: str) -> None:
     [
         ({"weights": {"hat": 2}}, UnknownName, "weights: got 'hat', expected one of savings, flat, job, owner"),
         ({"weights": {"age": 2}}, UnknownName, "weights: got 'age'"),
-        ({"weights": {"job": 11}}, OutOfRange, r"weights, job: got 11, expected \[1:10\]"),
+        ({"weights": {"job": 11}}, OutOfRange, r"weights, job: got 11, expected 1 to 10"),
         ({"weights": {"job": 1.5}}, WrongType, "weights, job: got float, expected int"),
         ({"weights": [1, 2]}, WrongType, "weights: got list, expected a mapping"),
         ({"immutable": ["hat"]}, UnknownName, "immutable: got 'hat'"),
@@ -272,3 +272,95 @@ def test_people_that_make_no_sense(bank: Local) -> None:
 
 def test_preferences_have_no_printed_form() -> None:
     assert "savings" not in repr(Preferences(weights={"savings": 7}))
+
+
+LONG = Schema(
+    features=(
+        Numeric(name="a", label="the present employment, counted in years since it began", low=0, high=100, step=1),
+        Categorical(name="b", label="housing", values=("lives for free with parents or other relatives", "owned")),
+        Ordinal(name="c", values=("small and not at all enough", "large, and more than anybody needs")),
+    )
+)
+FAR = {"a": 90, "b": "owned", "c": "large, and more than anybody needs"}
+NEAR = {"a": 3, "b": "lives for free with parents or other relatives", "c": "small and not at all enough"}
+
+
+def long_bank() -> Local:
+    return local(Database.build({name: [value] for name, value in FAR.items()}, LONG, lambda _: [True]))
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_plot_lays_out_long_labels(given: bool) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    own = plt.subplots(figsize=(10, 4), layout="constrained")[1] if given else None
+    found = long_bank().ask(NEAR)
+    assert isinstance(found, Counterfactual)
+    ax = found.plot(own)
+    ax.figure.canvas.draw()
+    labels = [*ax.get_yticklabels(), *(text for text in ax.texts if text.get_text())]
+    boxes = [label.get_window_extent() for label in labels]
+    assert len(boxes) == 9
+    width, height = ax.figure.canvas.get_width_height()
+    for n, box in enumerate(boxes):
+        assert min(box.x0, box.y0) >= 0
+        assert box.x1 <= width
+        assert box.y1 <= height
+        assert not any(box.overlaps(other) for other in boxes[:n])
+    plt.close(ax.figure)
+
+
+def test_deployments_and_databases_show_themselves_in_notebooks() -> None:
+    schema = Schema(features=(Numeric(name="x", label="<b>income</b>", low=0, high=9, step=1, unit="€"),))
+    database = Database.build({"x": [3, 4, 4]}, schema, lambda _: [True, True, False])
+    shown = database._repr_html_()
+    for words in ("&lt;b&gt;income&lt;/b&gt;", "9 €", "2, from 2 accepted of 3 people", "not for servers"):
+        assert words in shown
+    page = local(database)._repr_html_()
+    assert shown in page
+    for words in ("table/sealed, by garbled", "2; 1 may collude", "no attack we know"):
+        assert words in page
+
+
+def test_a_metric_of_ones_own_for_single_features() -> None:
+    schema = Schema(
+        features=(
+            Numeric(name="x", low=0, high=10, step=1, missing="level"),
+            Ordinal(name="y", values=("low", "mid", "top")),
+        )
+    )
+    bank = local(Database.build({"x": [9, 1], "y": ["low", "top"]}, schema, lambda _: [True, True]))
+    called: list[tuple[Any, Any]] = []
+
+    def cheap(before: Any, after: Any) -> float:
+        called.append((before, after))
+        return 0.05
+
+    def costs(**wishes: Any) -> dict[str, float]:
+        found = bank.ask(person, **wishes)
+        assert isinstance(found, Counterfactual)
+        return {change.feature.name: change.cost for change in found.changes}
+
+    person = {"x": 1, "y": "low"}
+    assert costs() == pytest.approx({"x": 0.64})
+    assert costs(metric={"y": cheap}) == pytest.approx({"y": 0.05})
+    assert called == [("low", "mid"), ("low", "top")]
+    assert costs(metric={"x": "l1", "y": "l1"}) == pytest.approx({"x": 0.8})
+    called.clear()
+    bank.ask({"x": None, "y": "low"}, metric={"x": cheap})
+    assert not called
+    for wrong in (2.0, -1, float("nan"), "near", None, True):
+        with pytest.raises(OutOfRange, match=r"metric, y, from 'low' to 'mid': got .*, expected 0 to 1"):
+            bank.ask(person, metric={"y": lambda *_, cost=wrong: cost})
+    with pytest.raises(UnknownName, match="metric: got 'z', expected one of x, y"):
+        bank.ask(person, metric={"z": cheap})
+    for bad in ("fewest", 3):
+        with pytest.raises(UnknownName, match=r"metric, x: got .*, expected a function, or one of l2, l1, mad, heom"):
+            bank.ask(person, metric={"x": bad})
+    bare = Schema(features=(Numeric(name="x", low=0, high=10, step=1),))
+    linear = local(Database.build({"x": [9]}, bare, lambda _: [True]), "linear/differences")
+    with pytest.raises(NotOffered, match="metric: got a metric for single features in a deployment of linear"):
+        linear.ask({"x": 1}, metric={"x": cheap})

@@ -18,6 +18,7 @@ import httpx2
 import msgspec
 import pytest
 
+from adversary import hostile
 from counterveil.applicant.client import Client
 from counterveil.terms import wire
 from counterveil.terms.wire import Ticket
@@ -117,17 +118,17 @@ def test_raw_sockets(tmp_path: Path) -> None:
 
 
 def test_a_body_in_chunks_is_refused_whatever_its_length_says(tmp_path: Path) -> None:
-    """Content-Length and chunks together: the chunks would win, and they have no end."""
+    """Content-Length and chunks together are no HTTP; and chunks alone have no end."""
     with running(tmp_path, numbers_database(20, 2), 2) as service:
         before = resident(service)
         port = int(service.urls[0].rsplit(":", 1)[1])
-        with socket.create_connection(("127.0.0.1", port), timeout=LONG) as raw:
-            raw.sendall(
-                b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n"
-            )
-            with suppress(OSError):  # it hangs up on us, as it should
-                for _ in range(2000):
-                    raw.sendall(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+        for length, status in ((b"content-length: 9\r\n", b"400"), (b"", b"411")):
+            with socket.create_connection(("127.0.0.1", port), timeout=LONG) as raw:
+                raw.sendall(b"POST /v1/answer HTTP/1.1\r\nhost: x\r\n" + length + b"transfer-encoding: chunked\r\n\r\n")
+                assert raw.recv(12) == b"HTTP/1.1 " + status
+                with suppress(OSError):  # it hangs up on us, as it should
+                    for _ in range(2000):
+                        raw.sendall(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
         assert resident(service) - before < 16 << 20
         assert "length_required" in [e.get("code") for e in service.processes[0].entries()]
 
@@ -160,3 +161,13 @@ def test_schemathesis(tmp_path: Path) -> None:
         statuses = Counter(e["status"] for e in service.processes[0].entries() if e["event"] == "request")
         assert sum(statuses.values()) > 500, statuses
         assert max(statuses) < 500, statuses
+
+
+@pytest.mark.parametrize(
+    "options", [["--scheme", "table/differences"], ["--scheme", "table/sealed", "--protocol", "joint"]]
+)
+def test_hostile_requests_of_every_kind(tmp_path: Path, options: list[str]) -> None:
+    """A few hundred of those that `adversary/hostile.py` sends; it fails if one is answered badly."""
+    with running(tmp_path, numbers_database(hostile.ROWS, hostile.FEATURES), 2, *options) as service:
+        counts = hostile.attacked(service, 300)
+    assert len({code for _, code in counts}) >= 8  # of every kind there were some

@@ -18,7 +18,7 @@ from counterveil.algebra.arrays import Order, Vector
 from counterveil.engine import as_rows
 from counterveil.engine.party import Inbox, Send, Take
 from counterveil.errors import InvalidInput, NotOffered, WrongType
-from counterveil.research import immutable
+from counterveil.research import immutable, newer
 from counterveil.schemes.conformance import check_protocol
 from counterveil.schemes.protocols import Held
 from enumeration import Fixed, user_private
@@ -229,35 +229,49 @@ def test_one_ticket_answers_two_questions_of_a_cheat() -> None:
 # --- the table of `reproduce` ----------------------------------------------------------------------------------------
 
 
-def entropy_of_what_is_seen(k: int, two_phases: bool) -> float:
-    """The leakage to base 757 from the definition alone: what is seen follows from the rows, so it is its entropy."""
-    points, total, done = list(product(range(4), repeat=3)), 0.0, dict[Any, float]()
+def seen_of_rows(k: int, scheme: str) -> tuple[float, float]:
+    """Both leakages to base 757 from the definitions alone.
+
+    What is seen follows from the rows. So one is the entropy of what is seen, and the other counts what can be seen.
+    """
+    points, total, most, done = list(product(range(4), repeat=3)), 0.0, 0.0, dict[Any, tuple[float, float]]()
     for x in points:
         costs = Counter[int]()
         for y in points:
-            away, agree = sum((a - b) ** 2 for a, b in zip(y, x, strict=True)), y[:k] == x[:k]
-            heavy = 27 * sum((a - b) ** 2 for a, b in zip(y[:k], x[:k], strict=True))
-            costs[away if agree else 28 if two_phases else away + heavy] += y != x
+            squares = [(a - b) ** 2 for a, b in zip(y, x, strict=True)]
+            costs[
+                {
+                    "I-PCR, single-phase": sum(squares) + 27 * sum(squares[:k]),
+                    "I-PCR, two-phase": sum(squares) if not sum(squares[:k]) else 28,
+                    "table, distances": sum(squares[k:]) + 28 * sum(map(bool, squares[:k])),
+                }[scheme]
+            ] += y != x
         key = tuple(sorted((+costs).items()))
         if key not in done:
             triples = product(key, repeat=3)  # of different rows: 63 * 62 * 61 = 238,266
             ways = [n * (m - (a == b)) * (o - (c == a) - (c == b)) for (a, n), (b, m), (c, o) in triples]
-            done[key] = -sum(w / 238_266 * math.log(w / 238_266, 757) for w in ways if w > 0)
-        total += done[key] / 64
-    return total
+            entropy = -sum(w / 238_266 * math.log(w / 238_266, 757) for w in ways if w > 0)
+            done[key] = entropy, math.log(sum(w > 0 for w in ways), 757)
+        total, most = total + done[key][0] / 64, max(most, done[key][1])
+    return total, most
 
 
 def test_the_table_of_immutable_features() -> None:
     claims = {claim.what: claim for claim in immutable.immutable()}
-    printed = {claim.printed for claim in claims.values()}
-    assert printed == {None, "6d + 3M", "3d + 6M", "> R²d(R²d + 1)"}  # what the papers state, and nothing else
+    printed = {claim.printed for what, claim in claims.items() if "maximal" not in what}
+    assert printed == {None, "6d + 3M", "3d + 6M", "> R²d(R²d + 1)"}  # what the authors state, and nothing else
+    for k, cell in enumerate(newer.SINGLE):
+        claim = claims[f"I-PCR, single-phase: maximal leakage, k = {k}"]
+        assert (claim.printed, f"{claim.ours:.5f}", claim.source) == (cell, cell, "notebook")
+    assert [claims[f"I-PCR, two-phase: maximal leakage, k = {k}"].printed for k in range(4)] == list(newer.TWO)
     assert claims["I-PCR, single-phase: symbols"].ours == 6 * 3 + 3 * 3
     assert claims["I-PCR, two-phase: symbols of phase 1"].ours == 6 * 3 + 3 * 3
     assert claims["I-PCR, two-phase: symbols of phase 2"].ours == 3 * 3 + 6 * 3
     assert claims["I-PCR, single-phase: q"].ours == 757
     assert [claims[f"table, {reveal}: servers"].ours for reveal in ("distances", "sealed")] == [2, 2]
     for k in range(4):
-        assert claims[f"table, sealed: leakage, k = {k}"].ours == pytest.approx(0, abs=1e-9)
-        for what, two_phases in (("single", False), ("two", True)):
-            found = claims[f"I-PCR, {what}-phase: leakage, k = {k}"].ours
-            assert found == pytest.approx(entropy_of_what_is_seen(k, two_phases), abs=1e-9)
+        for name in ("leakage", "maximal leakage"):
+            assert claims[f"table, sealed: {name}, k = {k}"].ours == pytest.approx(0, abs=1e-9)
+        for what in ("I-PCR, single-phase", "I-PCR, two-phase", "table, distances"):
+            found = [claims[f"{what}: {name}, k = {k}"].ours for name in ("leakage", "maximal leakage")]
+            assert found == pytest.approx(seen_of_rows(k, what), abs=1e-9)

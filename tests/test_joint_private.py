@@ -70,7 +70,7 @@ def view(
     drawn = (draws or fresh)(lanes)
     patch.setattr(dealing, "octets", lambda _, count: dealing.as_bytes(np.stack(drawn(count // (8 * lanes.words)))))
     planner = Planner()
-    circuit.done(script(planner, [np.zeros((1, 1, lanes.words), dtype=np.uint64)] * len(inputs)))
+    circuit.done(script(planner, [np.zeros((1, 1, lanes.words, 0), dtype=np.uint64)] * len(inputs)))
     seen = list(own)
 
     def server(n: int) -> Party[Any]:

@@ -104,7 +104,6 @@ def test_estimates_agree_with_enumeration(reveal: Reveal, people: list[list[int]
     else:
         margin = (found.high - found.bits) / 1.96
         assert abs(found.bits - truth.bits) <= 5 * margin + 1e-9
-    assert found.worst >= truth.worst - 1e-9
 
 
 @pytest.mark.slow
@@ -142,7 +141,7 @@ def test_sealed_and_the_index() -> None:
     cases = populations([np.array([1, 2, 2, 5, 9])])
     assert exact(REVEALS["sealed"], Field(11), cases, 3).bits == pytest.approx(0, abs=1e-12)
     found = estimate(REVEALS["sealed"], cases, 1000, generator=np.random.default_rng(1))
-    assert (found.bits, found.worst, found.method) == (0.0, 0.0, "closed form")
+    assert (found.bits, found.method) == (0.0, "closed form")
     first, random = (exact(Index(shuffle), Field(11), cases, 3).bits for shuffle in (False, True))
     assert 0 < random < first
 
@@ -193,6 +192,7 @@ def test_reproduce_on_the_command_line(tmp_path: Path) -> None:
         "printed": "1.143",
         "ours": 1.143208,
         "interval": [1.143208] * 2,
+        "source": "paper",
     }
     wrong = cli("reproduce", "compas", "--data", tmp_path)
     assert wrong.returncode == 2

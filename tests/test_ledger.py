@@ -1,4 +1,4 @@
-"""What every ledger does: what was used stays used, and attempts follow the table, in a file and in memory."""
+"""What every ledger does: what was used stays used, and attempts follow the table, wherever it is kept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from clusters import Cluster
 from counterveil.errors import Refused
 from counterveil.service.ledger import (
     GRACE,
@@ -23,28 +24,41 @@ from counterveil.service.ledger import (
     Standing,
     State,
 )
+from counterveil.service.ledger.postgres import PostgresLedger
 from ledgers import LATER, A, B, Clock, code, spend
 
 PAIR = (1, 2)
 
 
 class Books:
-    """Makes ledgers of one kind, with one clock."""
+    """Makes ledgers of one kind, with one clock: at a path or at an address, or in memory if there is no place."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.clock, self.path = Clock(1000), path
+    def __init__(self, place: Path | str | None) -> None:
+        self.clock, self.place, self._made = Clock(1000), place, False
         self._kept = MemoryLedger(clock=self.clock)
 
     def open(self) -> AnyLedger:
-        """Return the ledger: the file's, opened anew, or the one in memory."""
-        if self.path is None:
+        """Return the ledger: the one in memory, or another, opened anew."""
+        if self.place is None:
             return self._kept
-        return Ledger(self.path, 1, new=not self.path.exists(), clock=self.clock)
+        new, self._made = not self._made, True
+        kind = PostgresLedger if isinstance(self.place, str) else Ledger
+        return kind(self.place, 1, new=new, clock=self.clock)  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=["file", "memory"])
-def books(request: pytest.FixtureRequest, tmp_path: Path) -> Books:
-    return Books(tmp_path / "l" if request.param == "file" else None)
+LASTING = ["file", pytest.param("postgres", marks=pytest.mark.slow)]
+
+
+def made(kind: str, request: pytest.FixtureRequest) -> Books:
+    if kind == "postgres":
+        primary: Cluster = request.getfixturevalue("replicated")[0]
+        return Books(primary.new_database())
+    return Books(request.getfixturevalue("tmp_path") / "l" if kind == "file" else None)
+
+
+@pytest.fixture(params=["memory", *LASTING])
+def books(request: pytest.FixtureRequest) -> Books:
+    return made(request.param, request)
 
 
 @pytest.fixture
@@ -56,7 +70,7 @@ def ledger(books: Books) -> Iterator[AnyLedger]:
 
 def again(books: Books, ledger: AnyLedger) -> AnyLedger:
     """Stop and start, where a ledger outlives that."""
-    if books.path:
+    if books.place:
         ledger.close()
     return books.open()
 
@@ -280,9 +294,10 @@ def test_a_closed_ledger_enters_nothing(ledger: AnyLedger) -> None:
     assert len(ledger.instance) == 16
 
 
-def test_both_kinds_always_say_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", LASTING)
+def test_all_kinds_always_say_the_same(kind: str, request: pytest.FixtureRequest) -> None:
     """Entries of all sorts in a random order, with a clock that jumps and restarts in between."""
-    draw, books = random.Random(1), [Books(tmp_path / "l"), Books(None)]
+    draw, books = random.Random(1), [made(kind, request), Books(None)]
     ledgers = [each.open() for each in books]
     seen = set()
     for _ in range(3000):

@@ -278,7 +278,7 @@ def test_a_copy_made_after_a_clean_stop_holds_everything(tmp_path: Path) -> None
 
 def test_closing_does_not_wait_for_long_nor_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "_LAST_WAIT", 0.1)
-    monkeypatch.setattr(sqlite, "_PATIENCE", 10**6)
+    monkeypatch.setattr(sqlite, "PATIENCE", 10**6)
     ledger = Ledger(tmp_path / "l", 1, new=True)
     spend(ledger, b"id")
     with closing(sqlite3.connect(tmp_path / "l", isolation_level=None)) as other:

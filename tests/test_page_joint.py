@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import counterveil
-from browser import answered, chromium, new_page, opened
+from browser import answered, chromium, fill, new_page, opened
 from counterveil.crypto.keys import PRIVATE, Issuer
 from counterveil.research.processes import TERMS, Serve, serving
 from counterveil.research.processes import running as running_processes
@@ -298,7 +298,7 @@ def test_linked_servers_give_the_nearest_rows(browser: Browser, tmp_path: Path, 
         assert len(sentences) == 3
         assert len(set(sentences)) == 3
         assert page.locator("#answer h3").all_inner_texts() == [f"The accepted case in place {n}" for n in (2, 3)]
-        left = page.inner_text("#left")
+        left = page.text_content("#left") or ""
         assert "Message 1: " in left
         assert "Message 2: " not in left  # one question up, one record down
         assert "3 accepted rows with each ticket" in page.inner_text("footer")
@@ -307,12 +307,14 @@ def test_linked_servers_give_the_nearest_rows(browser: Browser, tmp_path: Path, 
 
 
 def test_the_one_file_asks_linked_servers(browser: Browser, tmp_path: Path) -> None:
-    with serving(tmp_path, numbers_database(50, 3), **JOINT) as servers:
+    database = numbers_database(50, 3)
+    with serving(tmp_path, database, **JOINT) as servers:
         page = opened(browser, servers[0].url, [])
         text = page.evaluate("fetch('/counterveil.html').then((said) => said.text())")
         page.close()
         (tmp_path / "one.html").write_text(text)
         page = opened(browser, f"file://{tmp_path}/one.html", [], ticket=new_ticket(tmp_path))
+        fill(page, database.schema, PERSON)
         assert answered(page)["trouble"] is None
         page.close()
 

@@ -24,9 +24,11 @@ import make_vectors
 from counterveil import Categorical, Counterfactual, Database, Deployment, Numeric, Preferences, Schema, local
 from counterveil.applicant.ask import compile_question
 from counterveil.applicant.explain import WayIn
+from counterveil.cli.institution import _class
 from counterveil.crypto.keys import Issuer, SigningKey
 from counterveil.errors import InvalidBundle, NotOffered, OutOfRange, UnknownName, WrongType
 from counterveil.institution import bundle
+from counterveil.institution.regions import load_model
 from counterveil.research.attacks import attack_all
 from counterveil.research.datasets import german_credit
 from counterveil.schema.frames import Columns
@@ -268,7 +270,8 @@ def test_from_a_models_file_to_an_answer(tmp_path: Path) -> None:
     fitted = lightgbm.LGBMClassifier(n_estimators=10, num_leaves=4, verbose=-1)
     fitted.fit(people.select(few.names).to_pandas(), people["credit"] == "good")
     fitted.booster_.save_model(tmp_path / "model.txt")
-    assert run("keygen", tmp_path / "keys").returncode == 0
+    made = run("keygen", tmp_path / "keys")
+    assert made.returncode == 0
     common = [
         "build", tmp_path / "people.csv", "--schema", tmp_path / "people.toml", "--record", "region",
         "--model", tmp_path / "model.txt", "--key", tmp_path / "keys" / "issuer.key", "-o", tmp_path / "people.bundle",
@@ -279,13 +282,18 @@ def test_from_a_models_file_to_an_answer(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stderr
     assert "20 regions, from " in built.stdout
+    assert "Class 1 of the model counts as accepted. If that is class 0," in built.stdout
     digest = hashlib.sha256((tmp_path / "model.txt").read_bytes()).hexdigest()
     assert f"Applicants are told: It is certified that the model with the digest {digest[:16]}… accepts" in built.stdout
     shown = run("inspect", tmp_path / "people.bundle").stdout
     assert f"the model                  {digest}" in shown
     assert "regions served             20" in shown
+    assert "signed by                  the key " + made.stdout.splitlines()[-1] in shown
     assert re.search("numbers have [0-9]+ bits", shown)
     database = Database.open(tmp_path / "people.bundle")
+    rare = database.counts.too_rare
+    assert (f"{rare:,} regions with fewer than 2 accepted people" in shown) == (rare > 1)
+    assert ("left out" in shown) == (rare > 0)
     scores = fitted.predict_proba(people.select(few.names).to_pandas())[:, 1]
     rejected = people.row(int(np.argmin(scores)), named=True)
     (tmp_path / "me.json").write_text(json.dumps({name: rejected[name] for name in few.names}))
@@ -294,6 +302,9 @@ def test_from_a_models_file_to_an_answer(tmp_path: Path) -> None:
         where = ["--terms", service.folder / "terms", "--ticket", service.ticket().text()]
         answer = run("ask", *where, "--person", tmp_path / "me.json", "--metric", "fewest", "--json")
         table = run("ask", *where[:3], service.ticket().text(), "--person", tmp_path / "me.json")
+        checked = " ".join(run("doctor", *where[:2]).stdout.split())
+    assert "the nearest region; of the costs of all 20 regions nothing" in checked
+    assert "rebuilds the regions faster than one region a ticket" in checked
     found = json.loads(answer.stdout)
     assert found["certificate"]["model"] == digest
     assert found["text"].endswith("; everything else may stay as it is.")
@@ -301,11 +312,15 @@ def test_from_a_models_file_to_an_answer(tmp_path: Path) -> None:
     assert fitted.predict_proba(moved)[0, 1] > 0.7 > scores.min()
     assert "Everything else may stay as it is. It is certified that" in " ".join(table.stdout.split())
 
+    named = run(*common, "--regions", 5, "--force", "--accepted", "credit=good")
+    assert "Class 1 of the model counts as accepted: it agrees with credit=good for " in named.stdout
+    assert _class([Columns(people)], few, load_model(tmp_path / "model.txt"), "credit=bad")[0] == 0
     for wrong, said in (
-        (["--accepted", "credit=good"], "--accepted: got 'credit=good', expected 1 or 0, a class of --model"),
+        (["--accepted", "credit=fine"], "column 'credit': got no row with 'fine', expected at least one"),
+        (["--accepted", "credit=good", "--epsilon", "1"], "--accepted: got 'credit=good', expected 1 or 0, a class of"),
         (["--min-people", "100000"], "no region of 100000 people"),
     ):
-        refused = run(*common, *wrong)
+        refused = run(*common, *wrong, "--force")
         assert refused.returncode == 2
         assert said in refused.stderr
         assert "Traceback" not in refused.stderr

@@ -100,7 +100,7 @@ def test_effort_is_the_weight_of_whoever_gives_none() -> None:
     bank = served(schema(effort=3), rows)
     assert chosen(bank) == "income"
     assert chosen(bank, weights={"income": 9}) == "age"
-    with pytest.raises(OutOfRange, match=r"weights, age: got 1, expected \[3:10\]"):
+    with pytest.raises(OutOfRange, match=r"weights, age: got 1, expected 3 to 10"):
         bank.ask(person, weights={"age": 1})
     assert chosen(served(schema(effort=3, override=True), rows), weights={"age": 1}) == "age"
     with pytest.raises(OutOfRange, match="effort, age: got 3, expected at most 2, the largest weight"):
@@ -114,7 +114,7 @@ def test_nobody_is_told_to_leave_a_value_out_unless_they_ask_for_it() -> None:
     person = {"age": 30, "job": "clerk"}
     assert bank.ask(person).text() == "Change job from clerk to baker and raise age from 30 to 90."
     assert bank.ask(person, missing=["age"]).text() == "Change age from 30 to not given."
-    assert bank.ask({"job": "clerk"}).text().startswith("An accepted row has the same levels")
+    assert bank.ask({"age": None, "job": "clerk"}).text().startswith("An accepted row has the same levels")
     nothing = bank.ask(person, immutable=["job"])
     assert nothing.text().endswith("Relaxing this one would help: age must not become missing.")
 

@@ -17,6 +17,7 @@ from counterveil.algebra.arrays import Vector
 from counterveil.algebra.field import Residues
 from counterveil.crypto.randomness import Common
 from counterveil.engine import Plan
+from counterveil.errors import NotOffered
 from counterveil.institution.masking import UNLIMITED, nearest_gap
 from counterveil.schema.costs import PREFERENCES, Costs
 from counterveil.schema.tariff import Tariff
@@ -130,6 +131,59 @@ def test_conformance_refuses_a_form_whose_answers_are_explained_with_other_costs
         check_kind(Other)
     with pytest.raises(NotImplementedError, match="InTheClear has no example"):
         check_kind(InTheClear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halves(Table):
+    """A form that asks for |y - x|^1.5 when it is deployed, and has no distances of its own."""
+
+    name = "halves"
+    offers = frozenset({"weights"})
+
+    def question(self, tariff: Tariff, costs: Costs) -> tuple[Question, Costs]:
+        tables = []
+        for feature, own, weight in zip(costs.features, costs.own, costs.weights, strict=True):
+            codes = np.arange(feature.largest + 1)
+            away = np.abs(codes - own) / feature.steps if feature.ordered else codes != own
+            tables.append(weight * np.rint(tariff.unit * away**1.5).astype(np.int64))
+        return Question(costs=tables), replace(costs, tables=tables)
+
+
+class Right(Halves):
+    def distances(self, question: Question) -> list[list[int]]:
+        features = zip(self.weights(question), self.point(question), self.largest, strict=True)
+        return [[w * round(abs(v - x) ** 1.5) for v in range(R + 1)] for w, x, R in features]
+
+
+class Nothing(Halves):
+    def distances(self, question: Question) -> list[list[int]]:
+        return [[0] * (R + 1) for R in self.largest]
+
+
+class Squares(Halves):
+    def distances(self, question: Question) -> list[list[int]]:
+        return super().distances(question)
+
+
+class Unweighted(Right):
+    def distances(self, question: Question) -> list[list[int]]:
+        return super().distances(replace(question, weights=None))
+
+
+def test_what_retrieve_counts_is_what_a_deployment_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form that overrides `question` alone would inherit squared distances: it is refused, and so is a wrong one."""
+    asked: dict[str, Any] = {"rows": [[20, 0], [14, 9]], "x": [1, 2], "largest": 20, "scheme": "halves/distances"}
+    monkeypatch.setitem(FORMS, "halves", Halves)
+    with pytest.raises(NotOffered, match="costs: got nothing, expected tables of costs, since the form halves has"):
+        counterveil.retrieve(**asked)
+    with pytest.raises(AssertionError, match="the form halves has a question of its own and no distances"):
+        check_kind(Halves)
+    for wrong in (Nothing, Squares, Unweighted):
+        with pytest.raises(AssertionError, match="`distances` and `question` disagree"):
+            check_kind(wrong)
+    check_kind(Right)
+    monkeypatch.setitem(FORMS, "halves", Right)
+    assert counterveil.retrieve(**asked).revealed.tolist() == [83 + 3, 47 + 19]
 
 
 @given(case=cases(most_rows=30))

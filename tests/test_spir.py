@@ -142,9 +142,9 @@ def test_bad_queries_and_answers_are_refused() -> None:
         length = spir.query(9, 0, Fresh()).shape[1]
         with pytest.raises(WrongShape, match="record query: got shape"):
             spir.answer(1, records, np.zeros(length + 1, dtype=np.uint8), common)
-        with pytest.raises(OutOfRange, match=r"server: got \d, expected \[1:"):
+        with pytest.raises(OutOfRange, match=r"server: got \d, expected 1 to "):
             spir.answer(4, records, np.zeros(length, dtype=np.uint8), common)
-        with pytest.raises(OutOfRange, match=r"position: got 9, expected \[0:8\]"):
+        with pytest.raises(OutOfRange, match=r"position: got 9, expected 0 to 8"):
             spir.query(9, 9, Fresh())
         with pytest.raises(WrongShape, match=r"records: got shape \(9, 5\), expected \(any, 4\)"):
             spir.answer(1, random_records(9, 5), np.zeros(length, dtype=np.uint8), common)

@@ -12,11 +12,12 @@ from counterveil.errors import Malformed, Refused
 from counterveil.inprocess.linked import Wire
 from counterveil.service.attempts import Attempt, Attempts, key_of
 from counterveil.service.ledger import Entry, MemoryLedger
-from counterveil.service.link.frames import Frame, Kept, Peers, Ready, Run, Tape, Used
+from counterveil.service.link.frames import Frame, Kept, Peers, Ready, Run, Tape, Used, Wants
 from counterveil.service.stock import Stock
 
 DEALER, PEER, OTHER = bytes([1]) * 16, bytes([2]) * 16, bytes([3]) * 16
 LEADER, FOLLOWER = 10, 6  # bytes of the halves
+TERMS = bytes([9]) * 8  # the first bytes of a digest
 
 
 class Fed:
@@ -25,7 +26,7 @@ class Fed:
     def __init__(self, number: int = 1, most: int = 100) -> None:
         self.said: Any = []
         self.full = 0
-        self.stock = Stock(number, (LEADER, FOLLOWER), self._stocked, most=most)
+        self.stock = Stock(number, {TERMS: (LEADER, FOLLOWER)}, self._stocked, most=most)
         self.stock.met(PEER, 3 - number)
         self.line = self.connect(DEALER)
 
@@ -52,32 +53,32 @@ class Fed:
 
 
 def named(number: int, dealer: bytes = DEALER) -> bytes:
-    return dealer + number.to_bytes(16, "big")
+    return dealer + TERMS + number.to_bytes(8, "big")
 
 
 def test_a_leader_picks_tapes_in_order_and_each_once() -> None:
     fed = Fed()
     names = [fed.feed(1), fed.feed(2)]
     assert fed.full == 2
-    assert fed.frames() == [Peers((PEER,)), Kept(names[0]), Kept(names[1])]
-    assert fed.stock.pick(OTHER) is None
+    assert fed.frames() == [Wants((TERMS,)), Peers((PEER,)), Kept(names[0]), Kept(names[1])]
+    assert fed.stock.pick(OTHER, TERMS) is None
     for number, name in enumerate(names, start=1):
-        picked = fed.stock.pick(PEER)
+        picked = fed.stock.pick(PEER, TERMS)
         assert picked is not None
         assert (picked[0], picked[1].tobytes()) == (name, bytes(range(number, number + LEADER)))
-    assert fed.stock.pick(PEER) is None
+    assert fed.stock.pick(PEER, TERMS) is None
     assert fed.used() == names
 
 
 def test_a_follower_claims_a_tape_once_and_only_for_its_leader() -> None:
     fed = Fed(number=2)
     name = fed.feed(1, length=FOLLOWER)
-    assert fed.stock.claim(OTHER, name) is None
-    assert fed.stock.claim(PEER, named(2)) is None
-    claimed = fed.stock.claim(PEER, name)
+    assert fed.stock.claim(OTHER, TERMS, name) is None
+    assert fed.stock.claim(PEER, TERMS, named(2)) is None
+    claimed = fed.stock.claim(PEER, TERMS, name)
     assert claimed is not None
     assert claimed.tobytes() == bytes(range(1, 1 + FOLLOWER))
-    assert fed.stock.claim(PEER, name) is None
+    assert fed.stock.claim(PEER, TERMS, name) is None
     assert fed.used() == [name]
 
 
@@ -86,7 +87,7 @@ def test_threads_that_pick_at_once_get_different_tapes() -> None:
     for number in range(1, 41):
         fed.feed(number)
     picked: list[Any] = []
-    threads = [threading.Thread(target=lambda: picked.append(fed.stock.pick(PEER))) for _ in range(50)]
+    threads = [threading.Thread(target=lambda: picked.append(fed.stock.pick(PEER, TERMS))) for _ in range(50)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -120,14 +121,14 @@ def test_what_a_dealer_may_not_send_is_an_error(says: str) -> None:
     with pytest.raises(Malformed, match=says):
         fed.stock.heard(fed.line, last)
     fed.stock.lost(fed.line)
-    assert fed.stock.pick(PEER) is not None  # what was whole is as good as before
-    assert fed.stock.pick(PEER) is None
+    assert fed.stock.pick(PEER, TERMS) is not None  # what was whole is as good as before
+    assert fed.stock.pick(PEER, TERMS) is None
 
 
 def test_a_tape_that_was_used_cannot_come_again() -> None:
     fed = Fed()
     fed.feed(1)
-    fed.stock.pick(PEER)
+    fed.stock.pick(PEER, TERMS)
     fed.stock.lost(fed.line)
     line = fed.connect(DEALER)
     with pytest.raises(Malformed, match="not new"):
@@ -147,9 +148,13 @@ def test_tapes_go_with_their_peer_and_half_tapes_with_their_dealer() -> None:
     fed.stock.heard(fed.line, Tape(named(4), 0, LEADER, OTHER, b"abcd"))
     fed.stock.lost(fed.line)
     line = fed.connect(DEALER)
-    assert fed.frames()[-2:] == [Kept(names[1]), Peers((OTHER,))]  # a dealer that comes back hears what is here
+    assert fed.frames()[-3:] == [
+        Kept(names[1]),
+        Wants((TERMS,)),
+        Peers((OTHER,)),
+    ]  # a dealer that comes back hears what is here
     fed.feed(5, OTHER, line)
-    picked = [fed.stock.pick(OTHER), fed.stock.pick(OTHER), fed.stock.pick(OTHER)]
+    picked = [fed.stock.pick(OTHER, TERMS), fed.stock.pick(OTHER, TERMS), fed.stock.pick(OTHER, TERMS)]
     assert [each and each[0] for each in picked] == [names[1], named(5), None]
 
 
@@ -160,7 +165,7 @@ def test_a_dealer_can_recall_a_tape_whose_other_half_is_gone() -> None:
     fed.stock.heard(fed.line, Tape(named(2), 0, LEADER, PEER, b"abcd"))
     fed.stock.heard(fed.line, Used(named(2)))
     assert fed.used() == [name, named(2)]
-    assert fed.stock.pick(PEER) is None
+    assert fed.stock.pick(PEER, TERMS) is None
     assert fed.feed(3) == named(3)
 
 
@@ -168,7 +173,7 @@ def test_a_dealer_can_recall_no_tape_of_another() -> None:
     fed = Fed()
     name = fed.feed(1)
     fed.stock.heard(fed.connect(OTHER), Used(name))
-    assert fed.stock.pick(PEER) is not None
+    assert fed.stock.pick(PEER, TERMS) is not None
 
 
 def test_only_so_many_bytes_are_held_and_old_dealers_give_way() -> None:
@@ -186,7 +191,7 @@ def test_one_tape_may_be_longer_than_the_limit() -> None:
     fed.feed(1)
     with pytest.raises(Malformed, match="more than 1 bytes"):
         fed.feed(2)
-    assert fed.stock.pick(PEER) is not None
+    assert fed.stock.pick(PEER, TERMS) is not None
     assert fed.feed(3)
 
 
@@ -199,7 +204,7 @@ def test_without_a_dealer_and_a_tape_nothing_is_admitted() -> None:
     with pytest.raises(Refused, match="dealing server cannot be reached") as refused:
         fed.stock.check(3)
     assert refused.value.code == "peer_unreachable"
-    fed.stock.pick(PEER)
+    fed.stock.pick(PEER, TERMS)
     with pytest.raises(Refused, match="nothing is spent"):
         fed.stock.check(2)
 
@@ -210,7 +215,7 @@ def test_tapes_are_counted_by_server() -> None:
     for number, peer in enumerate([PEER, OTHER, OTHER], start=1):
         fed.feed(number, peer)
     assert [fed.stock.count(number) for number in (0, 1, 2, 3)] == [3, 0, 1, 2]
-    fed.stock.pick(OTHER)
+    fed.stock.pick(OTHER, TERMS)
     assert [fed.stock.count(number) for number in (0, 2, 3)] == [2, 1, 1]
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .applicant.client import Client as Client
     from .applicant.explain import Counterfactual as Counterfactual
     from .applicant.explain import NoCounterfactual as NoCounterfactual
+    from .applicant.receipts import Receipt as Receipt
+    from .applicant.receipts import verify as verify
     from .errors import CounterveilError as CounterveilError
     from .errors import CounterveilWarning as CounterveilWarning
     from .errors import InvalidInput as InvalidInput
@@ -76,6 +78,7 @@ _PUBLIC = {  # where each public name is defined; the imports above say the same
     "Preferences": "schema.preferences:Preferences",
     "PrivateCounterfactuals": "inprocess.estimator:PrivateCounterfactuals",
     "Question": "schemes.forms:Question",
+    "Receipt": "applicant.receipts:Receipt",
     "Retrieval": "inprocess.retrieve:Retrieval",
     "Reveal": "schemes.reveals:Reveal",
     "Schema": "schema.schema:Schema",
@@ -90,6 +93,7 @@ _PUBLIC = {  # where each public name is defined; the imports above say the same
     "run": "schemes.playing:run",
     "smallest_prime_above": "algebra.field:smallest_prime_above",
     "spir": "schemes.fetch",
+    "verify": "applicant.receipts:verify",
 }
 __all__ = list(_PUBLIC)
 

@@ -1,4 +1,4 @@
-"""Every error Counterveil raises on purpose, and the warnings it gives.
+"""Every error Counterveil raises on purpose, and the warnings it gives::
 
     CounterveilError
     ├── Refused                a server does not answer, and says why
@@ -25,6 +25,7 @@
         ├── Malformed          bytes that are not a message, or not the expected one
         ├── InvalidKey         a key file that is missing or holds something else
         ├── InvalidTerms       a terms file that is missing, altered, or for other servers
+        ├── InvalidReceipt     a receipt that is missing, altered, or signed with another key
         ├── TooManyLiars       more answers contradict each other than can be corrected
         ├── NotOffered         a preference that this deployment's form cannot take
         ├── BrokenPlugin       an installed package provides a form that cannot be used
@@ -36,14 +37,15 @@
     ├── LeftOut                columns that an inferred schema does without
     ├── Suspicious             data that looks wrong, such as a column that repeats the verdict
     ├── RuleNotKept            a rule of the schema that the form of the question cannot keep
-    └── Unbound                no note can be written of which ledger a common key is used with
+    ├── Unbound                no note can be written of which ledger a common key is used with
+    └── NotServed              terms or a common key that a server has and leaves out
 
 Each error says what it got and what it expected, in that order, and is raised before any work is done.
 """
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 
 class CounterveilError(Exception):
@@ -57,6 +59,9 @@ class Refused(CounterveilError):
         super().__init__(message)
         self.code = code
 
+    def __reduce__(self) -> tuple[Any, ...]:  # errors of shards travel between processes
+        return type(self), (self.code, str(self))
+
 
 class ServerFault(CounterveilError):
     """A server that cannot be reached, does not answer in time, or breaks the protocol.
@@ -67,6 +72,9 @@ class ServerFault(CounterveilError):
     def __init__(self, server: str, problem: str, code: str | None = None) -> None:
         super().__init__(f"{server}: {problem}")
         self.server, self.problem, self.code = server, problem, code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.server, self.problem, self.code)
 
 
 class Disagreement(CounterveilError):
@@ -89,6 +97,9 @@ class InvalidInput(CounterveilError, ValueError):
         super().__init__(f"{self.place}: got {got}, expected {expected}")
         self.what, self.row, self.got, self.expected = what, row, got, expected
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.what, str(self.got), str(self.expected), self.row)
+
     def at(self, where: str, row: int | None = None) -> Self:
         """Return the same error about another place."""
         return type(self)(where, got=self.got, expected=self.expected, row=row)
@@ -97,6 +108,10 @@ class InvalidInput(CounterveilError, ValueError):
     def inside(cls, where: str, error: InvalidInput) -> Self:
         """Return an error of this class about a whole, such as a file, from an error about a part of it."""
         return cls(where, got=f"{error.place}: {error.got}", expected=error.expected)
+
+
+def _again(kind: type[InvalidInput], what: str, got: str, expected: str, row: int | None) -> InvalidInput:
+    return kind(what, got=got, expected=expected, row=row)
 
 
 class WrongType(InvalidInput):
@@ -171,6 +186,10 @@ class InvalidTerms(InvalidInput):
     """Terms that are missing, not signed by their issuer, or do not match the bundle, keys or addresses given."""
 
 
+class InvalidReceipt(InvalidInput):
+    """A receipt that is missing, altered, or not signed with the key that was expected."""
+
+
 class TooManyLiars(InvalidInput):
     """Answers that contradict each other, and so many of them that nobody can say which servers are wrong."""
 
@@ -197,6 +216,10 @@ class NoMask(CounterveilWarning):
 
 class Unbound(CounterveilWarning):
     """A common key whose folder cannot be written. A second ledger under the same key would go unnoticed."""
+
+
+class NotServed(CounterveilWarning):
+    """Terms or a common key that a server has and leaves out: half of the files, or a key that its ledger refuses."""
 
 
 class OversizedField(CounterveilWarning):

@@ -28,6 +28,7 @@ from counterveil.service import app, limits
 from counterveil.service.app import REFUSALS, _Answer, _Readiness
 from counterveil.service.connections import HANG_UP, Crowd, Listener
 from counterveil.service.desk import Desk
+from counterveil.service.ledger import Standing
 from counterveil.service.limits import GaveWay, Place, Places
 from counterveil.service.server import Admitted, Reply
 from counterveil.terms import wire
@@ -244,6 +245,16 @@ def test_the_next_request_on_a_connection_has_its_time_too(sealed: Service) -> N
         assert rest(connection).count(b"200 OK") == 1
 
 
+def test_a_head_without_an_end_is_refused() -> None:
+    with listening(Crowd(asking=10 * LONG)) as port, connect(port, b"GET / HTTP/1.1\r\nx: ") as connection:
+        with suppress(ConnectionError):
+            for _ in range(2000):
+                connection.sendall(b"y" * (1 << 12))
+                time.sleep(0.0005)
+            raise AssertionError("eight megabytes of one head were read")
+        assert rest(connection)[:12] in (b"HTTP/1.1 400", b"")  # the refusal may be lost with the connection
+
+
 def test_an_answer_that_is_not_read_is_not_waited_for() -> None:
     crowd = Crowd(reading=0.3)
     with listening(crowd) as port, connect(port, b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n") as connection:
@@ -289,6 +300,13 @@ class Stub:
     def __init__(self) -> None:
         self.go, self.admitted, self.begun, self.spent = threading.Event(), 0, 0, list[bytes]()
         self.under_way = self.most = 0
+        self.ledger = SimpleNamespace(at_once=1, perform_all=lambda entries: [*map(self.perform, entries)])
+
+    def perform(self, entry: bytes) -> Standing | Refused:
+        if entry == b"used":
+            return Refused("ticket_used", "the ticket was used for another request")
+        self.spent.append(entry)
+        return Standing(True, "spent", b"")
 
     def admit(self, head: bytes, length: int, kind: str) -> Admitted:
         if head == b"forged":
@@ -300,11 +318,6 @@ class Stub:
 
         self.admitted += 1
 
-        def spend() -> None:
-            if body == b"used":
-                raise Refused("ticket_used", "the ticket was used for another request")
-            self.spent.append(body)
-
         def answer() -> Reply:
             self.begun, self.under_way = self.begun + 1, self.under_way + 1
             self.most = max(self.most, self.under_way)
@@ -312,7 +325,7 @@ class Stub:
             self.under_way -= 1
             return Reply(5, iter([b"right"]))
 
-        return SimpleNamespace(fingerprint=body, spend=spend, answer=answer, last=False)
+        return SimpleNamespace(fingerprint=body, entry=body, answer=answer, last=False, short=False)
 
 
 async def ask(desk: Desk, body: bytes) -> tuple[int, bytes]:

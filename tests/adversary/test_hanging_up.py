@@ -148,7 +148,7 @@ def test_a_caught_liar_sees_sets_as_any_server_does(liar: int | None, tmp_path: 
 
         async def run() -> None:
             one = AsyncClient(terms=made.issued)
-            one._offer = one._offer._replace(step=0.001)  # type: ignore[union-attr]
+            one._offers = {digest: offer._replace(step=0.001) for digest, offer in one._offers.items()}
             for _ in range(60):
                 found = await one.ask({"x0": 3, "x1": 9}, ticket=made.ticket(robust=1))
                 assert found.liars == (() if liar is None else (liar + 1,))

@@ -28,7 +28,7 @@ from counterveil.service.ledger import Ledger
 from counterveil.service.server import Server
 from counterveil.terms import wire
 from counterveil.terms.published import deployment_of, make_terms, read_terms, sign_terms, write_terms
-from deployed import Deployed, deployed, serving
+from deployed import Deployed, deployed, serving, show
 from service import cli, numbers_database
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def made(tmp_path: Path) -> Any:
 
 def asked(made: Deployed) -> list[str]:
     """Return the requests that the true servers got, except for manifests."""
-    return [path for seen in made.seen for _, path, _ in seen if path != "/v1/manifest"]
+    return [path for seen in made.seen for _, path, _ in seen if not path.startswith("/v1/manifest")]
 
 
 def test_a_copy_of_a_server_needs_its_key(made: Deployed, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_copy_of_a_server_needs_its_key(made: Deployed, tmp_path: Path) -> Non
 def test_a_copied_manifest_at_another_address_is_refused(made: Deployed) -> None:
     """A copy of server 2 repeats its manifest, byte for byte, at another address."""
     copy = serving(made.servers[1])
-    with pytest.raises(Disagreement, match=f"the terms say that this server is at {made.urls[1]}"):
+    with pytest.raises(Disagreement, match="one answers for another"):  # the client also looks where the terms say
         Client([made.urls[0], copy])
     assert not asked(made)
 
@@ -66,11 +66,12 @@ def test_a_copied_manifest_at_another_address_is_refused(made: Deployed) -> None
 def test_a_manifest_that_its_server_did_not_sign_is_refused(made: Deployed) -> None:
     second = made.servers[1]
     for change in ({"software": "other"}, {"instance": "0" * 32}, {"key": second.manifest.key, "signature": "0" * 128}):
-        kept, second.manifest = second.manifest, msgspec.structs.replace(second.manifest, **change)
+        kept = second.manifest
+        show(second, msgspec.structs.replace(kept, **change))
         made.restart()
         with pytest.raises(Disagreement, match="does not carry its own signature"):
             Client(made.urls)
-        second.manifest = kept
+        show(second, kept)
     made.restart()
     with Client(made.urls) as client:
         assert client.ask(PERSON, ticket=made.ticket()).feasible
@@ -82,7 +83,7 @@ def test_terms_and_addresses_need_the_issuers_signature(made: Deployed) -> None:
         issued = msgspec.structs.replace(made.issued, **change)
         for server, own in zip(made.servers, made.own, strict=True):
             said = msgspec.structs.replace(server.manifest, issued=issued)
-            server.manifest = msgspec.structs.replace(said, signature=own.sign("manifest", *said.signed()).hex())
+            show(server, msgspec.structs.replace(said, signature=own.sign("manifest", *said.signed()).hex()))
         made.restart()
         with pytest.raises(Disagreement, match="expected that of the issuer whom they name"):
             Client(made.urls)
@@ -158,7 +159,10 @@ def test_with_a_terms_file_bad_input_meets_no_server(made: Deployed, tmp_path: P
 def test_terms_that_changed_are_refused_where_a_file_pins_them(made: Deployed, tmp_path: Path) -> None:
     write_terms(tmp_path / "terms", made.issued)
     made.publish(msgspec.structs.replace(made.terms, service="other"))
-    with Client(terms=tmp_path / "terms") as client, pytest.raises(Disagreement, match="others than the terms file"):
+    with (
+        Client(terms=tmp_path / "terms") as client,
+        pytest.raises(Disagreement, match="other terms than the terms file"),
+    ):
         client.ask(PERSON, ticket=made.ticket())
     assert not asked(made)
 

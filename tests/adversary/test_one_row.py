@@ -165,7 +165,7 @@ def test_a_rotation_between_question_and_record_is_an_error_and_not_a_wrong_row(
             if request.kind == "query" and request.server == 2:
                 for n, server in enumerate(servers, start=1):
                     fresh = rotated(made, n, key)
-                    server.__dict__.update(_key=fresh._key, _key_id=fresh._key_id, _common=fresh._common)
+                    server.__dict__.update(_keys=fresh._keys, offers=fresh.offers, _common=fresh._common)
 
         with Client(made.urls, watch=rotate) as client:
             with pytest.raises(ServerFault) as fault:

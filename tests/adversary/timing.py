@@ -51,9 +51,9 @@ TOLERANCE = 0.05
 class OldOrder(AsyncClient):
     """The old client: it checks and explains before it hangs up, and it does not wait after compiling."""
 
-    async def _carry(self, conversation: Conversation, spending: Any = None) -> None:
+    async def _carry(self, conversation: Conversation, chosen: Any, spending: Any = None) -> None:
         async with Connections(self) as lines:
-            conversation.meet(self.peers or await self._agree(lines))
+            conversation.meet(chosen.peers or (await self._choose(lines, conversation.ticket)).peers)
             lines.close, closing = AsyncMock(), lines.close  # type: ignore[method-assign]
             lines.close.side_effect = lambda: setattr(lines, "_closed", True)
             await lines.carry(conversation)
@@ -74,8 +74,7 @@ class Hurried(AsyncClient):
     """The old client: the time of the next message shows how long it computed."""
 
     def _accept(self, issued: Any) -> Offer:
-        self._offer = super()._accept(issued)._replace(step=1e-6)
-        return self._offer
+        return super()._accept(issued)._replace(step=1e-6)
 
 
 def relay(target: str, pipe: Connection) -> None:

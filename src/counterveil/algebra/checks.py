@@ -17,7 +17,7 @@ def integer(what: str, value: object, low: int, high: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise WrongType(what, got=type(value).__name__, expected="int")
     if value < low or (high is not None and value > high):
-        raise OutOfRange(what, got=value, expected=f"at least {low}" if high is None else f"[{low}:{high}]")
+        raise OutOfRange(what, got=value, expected=f"at least {low}" if high is None else f"{low} to {high}")
     return int(value)
 
 
@@ -83,8 +83,8 @@ def in_range(what: str, values: Integers, low: int, high: int | Sequence[int] | 
         return
     if int(values.min()) < low or np.any(values > top):
         where = tuple(int(i) for i in np.argwhere((values < low) | (values > top))[0])
-        limit = "" if high is None else int(np.broadcast_to(top, values.shape)[where])
-        raise OutOfRange(f"{what}{list(where)}", got=int(values[where]), expected=f"[{low}:{limit}]")
+        expected = f"at least {low}" if high is None else f"{low} to {int(np.broadcast_to(top, values.shape)[where])}"
+        raise OutOfRange(f"{what}{list(where)}", got=int(values[where]), expected=expected)
 
 
 def renamed(old: str, new: str, given: Any, parameters: dict[str, Any]) -> Any:

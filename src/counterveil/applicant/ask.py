@@ -25,7 +25,8 @@ def compile_question(deployment: Deployment, own: Vector, preferences: Preferenc
     form = deployment.scheme.form
     for given in PREFERENCES:
         if given not in form.offers and getattr(preferences, given) != getattr(_NONE, given):
-            got = f"{preferences.metric if given == 'metric' else given} in a deployment of {form.name}"
+            metric = preferences.metric if isinstance(preferences.metric, str) else "a metric for single features"
+            got = f"{metric if given == 'metric' else given} in a deployment of {form.name}"
             takers = " or ".join(name for name, kind in FORMS.items() if given in kind.offers)
             raise NotOffered(given, got=got, expected=f"a {takers} deployment")
     costs = compile_costs(deployment.tariff, own[deployment.schema.costed], preferences, form.offers)

@@ -9,14 +9,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+import anyio
 import httpx2
 
 from ..algebra import checks
 from ..crypto.keys import is_pinned
-from ..errors import Disagreement, Malformed, OutOfRange, Refused, ServerFault, WrongType
+from ..errors import Disagreement, InvalidInput, Malformed, OutOfRange, Refused, ServerFault, WrongType
 from ..schema.frames import as_person
 from ..schema.layouts import Record
 from ..schema.preferences import Preferences
@@ -30,13 +31,25 @@ from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
 from ..terms.wire import SignedTerms, Terms, Ticket
 from .ask import compile_question
+from .board import Board
 from .conversation import Conversation
-from .exchange import Connections, everyone
-from .explain import Explanation, explain
+from .exchange import Connections
+from .explain import Counterfactual, Explanation, explain
 from .offer import Offer, make_offer, settle
-from .runs import Progress, Watch
+from .runs import OTHER_OFFER, Progress, Watch
 
 T = TypeVar("T")
+
+_AGAIN = 3  # times that a question is asked again because the servers have another offer, and nothing is spent
+_SPARE = 1.0  # seconds of patience with a server that may turn out not to be needed
+
+
+class _Chosen(NamedTuple):
+    """The offer to ask under, the servers that have it, and when they showed it, if that was only now."""
+
+    offer: Offer
+    peers: Sequence[Peer] = ()
+    looked: float | None = None
 
 
 class AsyncClient:
@@ -86,23 +99,34 @@ class AsyncClient:
                 raise OutOfRange(what, got=seconds, expected="seconds, 0 or more")
         self.timeout, self.patience, self._watch, self._progress = timeout, patience, watch, progress
         self._issuer, self._operators = issuer, tuple(operators)
-        others = {_address(url, True): _address(to, insecure) for url, to in (connect_to or {}).items()}
-        self.targets = {url: others.get(url, url) for url in self.urls}
+        self._insecure = insecure
+        self._targets = {_address(url, True): _address(to, insecure) for url, to in (connect_to or {}).items()}
         self.verify = httpx2.create_ssl_context() if verify is True else verify
         self.traffic = {url: Traffic() for url in self.urls}
         self.peers: list[Peer] = []  # the servers, once their manifests were fetched
-        self._pinned, self._offer, self._looked = issued is not None, None, None
+        self._board, self._lock, self._offers = Board(), anyio.Lock(), dict[bytes, Offer]()
+        self._pinned, self._offer = issued, None
         if issued is not None:
-            self._accept(issued)
+            self._offer = self._accept(issued)
 
-    _offer: Offer | None
-    _looked: float | None  # when the servers sent their terms, until the next question
+    _offer: Offer | None  # the offer that was chosen last
+
+    @property
+    def missing(self) -> dict[str, ServerFault]:
+        """Servers that were out of reach when their manifests were fetched, by address, and why."""
+        return self._board.missing
+
+    def target(self, url: str) -> str:
+        """Return the address to connect to for a server's address."""
+        return self._targets.get(url) or _address(url, self._insecure)
 
     def _accept(self, issued: SignedTerms) -> Offer:
-        if self._issuer is not None and issued.terms.issuer != self._issuer.hex():
-            raise Disagreement("terms: got another issuer's, expected those of the issuer given; nothing was asked")
-        self._offer = make_offer(issued, deployment_of(check_terms(issued).terms))
-        return self._offer
+        """Check terms, and choose the step of time for questions under them; once for each."""
+        if issued.digest not in self._offers:
+            if self._issuer is not None and issued.terms.issuer != self._issuer.hex():
+                raise Disagreement("terms: got another issuer's, expected those of the issuer given; nothing was asked")
+            self._offers[issued.digest] = make_offer(issued, deployment_of(check_terms(issued).terms))
+        return self._offers[issued.digest]._replace(issued=issued)
 
     @property
     def deployment(self) -> Deployment:
@@ -125,26 +149,72 @@ class AsyncClient:
         """Fetch all manifests, refuse servers that do not agree, and close the connections."""
         if not self.peers:
             async with Connections(self) as lines:
-                await self._agree(lines)
+                await self._choose(lines, None)
         return self.peers, self.deployment
 
-    async def _agree(self, lines: Connections) -> list[Peer]:
-        """Fetch all manifests, and accept terms only from servers that agree on them."""
-        peers = await everyone([partial(lines.visit, url) for url in self.urls])
-        check_agreement(peers, issuer=self._issuer, operators=self._operators)
-        issued = peers[0].manifest.issued
-        if self._pinned and self._offer is not None and issued.text != self._offer.issued.text:
-            raise Disagreement("terms: the servers have others than the terms file; get the new one; nothing was asked")
-        if self._offer is None:
-            self._accept(issued)
-            self._looked = time.monotonic()
-        self.peers = peers
-        return peers
+    async def _choose(self, lines: Connections, ticket: Ticket | None) -> _Chosen:
+        """Choose the newest offer that all servers of the ticket have, or the one in the terms file.
+
+        A server that is out of reach may be a spare. It is left out if two others agree, until a ticket needs it.
+        """
+        async with self._lock:
+            looked = None
+            if not self._board.is_fresh:
+                patience = min(self.patience, _SPARE) if len(self.urls) > 2 else self.patience
+                await self._board.read(lines, self.urls, patience)
+                looked = time.monotonic()
+            peers = await self._board.choose(lines, partial(self._wanted, ticket))
+            if peers != self.peers:
+                self._check(peers)
+            self._offer, self.peers = self._accept(peers[0].manifest.issued), peers
+            return _Chosen(self._offer, peers, looked)
+
+    def _check(self, peers: Sequence[Peer]) -> None:
+        """Refuse servers that do not agree, or that do not have what the terms file says; forget what they showed."""
+        board, self._board = self._board, Board()
+        if self._pinned is not None and (lack := board.lacks(self._pinned, {peer.url for peer in peers})):
+            raise Disagreement(f"terms: {lack}; nothing was asked")
+        try:
+            check_agreement(peers, issuer=self._issuer, operators=self._operators)
+        except Disagreement as error:
+            raise Disagreement(f"{error}{''.join(f'; {fault}' for fault in board.missing.values())}") from None
+        self._board = board
+
+    def _wanted(self, ticket: Ticket | None, issued: SignedTerms) -> Sequence[int] | None:
+        """Return the servers that a ticket is for under some terms; None if it is not for these terms."""
+        if self._pinned is not None and issued.text != self._pinned.text:
+            return None
+        try:
+            scheme = self._accept(issued).deployment.scheme
+        except (InvalidInput, Disagreement):
+            return ()  # who checks the agreement says what is wrong
+        if ticket is None:
+            met = [n for n, url in enumerate(issued.addresses, start=1) if url in self._board.shown]
+            return met if len(met) >= scheme.needed() else range(1, scheme.needed() + 1)
+        try:
+            tickets.verify(ticket, issued.terms, time.time())
+        except Refused as error:
+            if error.code == "ticket_not_offered":
+                return None
+        servers = tickets.servers_of(ticket.claims, scheme)
+        try:
+            fits = scheme.among(servers, ticket.claims.robust).runs()
+        except InvalidInput:
+            fits = []
+        given = [
+            n for n in ticket.claims.servers if n <= len(issued.addresses) and issued.addresses[n - 1] in self.urls
+        ]
+        return (given or servers) if fits else None  # servers that a ticket names are asked at the addresses given
 
     async def visit(self, url: str) -> Peer:
         """Fetch one server's manifest, over a new connection."""
         async with Connections(self) as lines:
             return await lines.visit(url)
+
+    async def manifests(self, url: str) -> list[wire.Manifest]:
+        """Fetch all manifests of one server, the newest last, over a new connection."""
+        async with Connections(self) as lines:
+            return await lines.manifests(url)
 
     async def linked(self, url: str) -> list[wire.Linked]:
         """Ask a server which others it is linked to, where servers talk to each other."""
@@ -170,18 +240,29 @@ class AsyncClient:
         ticket has that number. `spending` is called once, just before the question is sent: until then the ticket is
         not used.
         """
-        offer = await self._terms()
-        deployment = offer.deployment
-        wishes = Preferences.of(preferences, **more)
-        values = as_person(person, deployment.schema.names)
-        own = deployment.schema.codes(values, clamp=clamp)
-        question, costs = compile_question(deployment, own, wishes)
-        conversation = self._conversation(offer, self._ticket(offer, ticket, robust), question, spread=spread)
-        await self._carry(conversation, spending)
+        given = wire.decode_ticket_text(ticket) if isinstance(ticket, str) else ticket
+        wishes, tries = Preferences.of(preferences, **more), 1 + _AGAIN
+        while True:
+            chosen = await self._terms(given)
+            offer, deployment, tries = chosen.offer, chosen.offer.deployment, tries - 1
+            values = as_person(person, deployment.schema.names)
+            own = deployment.schema.codes(values, clamp=clamp)
+            question, costs = compile_question(deployment, own, wishes)
+            conversation = self._conversation(offer, self._ticket(offer, given, robust), question, spread=spread)
+            try:
+                await self._carry(conversation, chosen, spending)
+                break
+            except ServerFault:
+                # The servers have another offer now, and nothing is spent. That does not depend on the question.
+                if not tries or self._pinned or not conversation.is_untouched:
+                    raise
+                spending = None
         # Every connection is closed, so no server can notice what happens from here on.
         records = conversation.checked(costs)
-        given = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
-        found = explain(conversation.deployment, costs, given, records)
+        shown = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
+        found = explain(conversation.deployment, costs, shown, records)
+        if isinstance(found, Counterfactual):
+            found = replace(found, issued=offer.issued)
         return replace(found, liars=tuple(conversation.liars))
 
     async def reveal(
@@ -191,51 +272,51 @@ class AsyncClient:
 
         An attack may pass another `deployment` than the servers', as a cheating applicant would.
         """
-        offer = await self._terms()
-        conversation = self._conversation(offer, self._ticket(offer, ticket, 0), question, deployment=deployment)
-        await self._carry(conversation)
+        given = wire.decode_ticket_text(ticket) if isinstance(ticket, str) else ticket
+        chosen = await self._terms(given)
+        own = self._ticket(chosen.offer, given, 0)
+        conversation = self._conversation(chosen.offer, own, question, deployment=deployment)
+        await self._carry(conversation, chosen)
         return conversation.result(), conversation.signed()[0]
 
-    async def _terms(self) -> Offer:
-        """Return the checked terms, from a file or from the servers."""
-        if self._offer is None:
-            await self.connect()
-        offer = self._offer
-        if offer is None:
-            raise AssertionError("`connect` accepts terms or raises")
-        return offer
+    async def _terms(self, ticket: Ticket | None) -> _Chosen:
+        """Return the checked terms to ask under: from a file, or from the servers, which are then known too."""
+        if self._pinned is not None:
+            return _Chosen(self._accept(self._pinned))
+        async with Connections(self) as lines:
+            return await self._choose(lines, ticket)
 
     def _conversation(self, *args: Any, **options: Any) -> Conversation:
         return Conversation(*args, patience=self.patience, progress=self._progress, watch=self._watch, **options)
 
-    async def _carry(self, conversation: Conversation, spending: Callable[[], None] | None = None) -> None:
+    async def _carry(
+        self, conversation: Conversation, chosen: _Chosen, spending: Callable[[], None] | None = None
+    ) -> None:
         """Carry all messages of a question, then close the connections."""
-        looked, self._looked = self._looked, None
-        if looked is not None:
-            await settle(looked, conversation.offer.step)  # hides how long the question took to compile
+        if chosen.looked is not None:
+            await settle(chosen.looked, conversation.offer.step)  # hides how long the question took to compile
         try:
             async with Connections(self) as lines:
-                conversation.meet(self.peers or await self._agree(lines))
+                peers = chosen.peers or (await self._choose(lines, conversation.ticket)).peers
+                conversation.meet(peers)
                 if spending is not None:
                     spending()
                 await lines.carry(conversation)
         except ServerFault as error:
-            if error.code in ("other_terms", "other_key"):  # fetch the manifests again before the next question
-                self.peers = []
-                self._offer = self._offer if self._pinned else None
+            if error.code in OTHER_OFFER:
+                self._board = Board()  # the manifests are fetched again before the next question
             raise
 
-    def _ticket(self, offer: Offer, ticket: Ticket | str | None, robust: int) -> Ticket:
+    def _ticket(self, offer: Offer, ticket: Ticket | None, robust: int) -> Ticket:
         """Return the ticket to use, after the checks that need no server."""
         terms = offer.issued.terms
         if ticket is None:
             if terms.tickets != "open":
                 raise Refused("ticket_missing", "these servers want a ticket, and none was given")
             ticket = self._own_ticket(terms, offer.deployment, robust)
-        elif isinstance(ticket, str):
-            ticket = wire.decode_ticket_text(ticket)
         tickets.verify(ticket, terms, time.time())
-        asked = [bytes.fromhex(terms.keys[n - 1]) for n in ticket.claims.servers]
+        servers = tickets.servers_of(ticket.claims, offer.deployment.scheme)
+        asked = [bytes.fromhex(terms.keys[n - 1]) for n in servers if n <= len(terms.keys)]
         if not all(any(is_pinned(operator, key) for key in asked) for operator in self._operators):
             raise Disagreement("ticket: got one for other servers than that of the operator given; nothing was asked")
         return ticket
@@ -280,6 +361,11 @@ class Client:
     def peers(self) -> list[Peer]:
         """The servers, once their manifests were fetched."""
         return self._client.peers
+
+    @property
+    def missing(self) -> dict[str, ServerFault]:
+        """Servers that were out of reach and that no question needed, by address, and why."""
+        return self._client.missing
 
     @property
     def deployment(self) -> Deployment:

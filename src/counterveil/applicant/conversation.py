@@ -30,6 +30,7 @@ from ..schemes.protocols import Seen, Size
 from ..terms import wire
 from ..terms.agreement import Peer
 from ..terms.deployment import Deployment
+from ..terms.tickets import servers_of
 from ..terms.wire import Request, Ticket
 from .offer import Offer
 from .runs import Do, Line, Linked, Progress, Run, Watch
@@ -63,19 +64,20 @@ class Conversation:
         self.offer, self.ticket = offer, ticket
         claims, draw = ticket.claims, randomness or Fresh()
         made = deployment or offer.deployment
-        self.deployment, self.scheme = replace(made, k=claims.k), made.scheme.among(claims.servers, claims.robust)
+        self.servers = servers_of(claims, made.scheme)  # the numbers of those that are asked
+        self.deployment, self.scheme = replace(made, k=claims.k), made.scheme.among(self.servers, claims.robust)
         runs = self.scheme.runs()
         if not runs:
             needed = made.scheme.needed(claims.robust)
-            raise Refused("ticket_not_offered", f"a ticket for {len(claims.servers)} servers, where {needed} answer")
+            raise Refused("ticket_not_offered", f"a ticket for {len(self.servers)} servers, where {needed} answer")
         choose = partial(self.deployment.choose, spread=spread)
         choose(np.zeros(1, dtype=np.int64))  # raises for a wrong `spread` now, before anything is sent
         size = Size(offer.issued.terms.rows, self.deployment.record_bytes, claims.k)
-        self._secrets = {n: draw.elements(256, KEY_BYTES).astype(np.uint8).tobytes() for n in claims.servers}
+        self._secrets = {n: draw.elements(256, KEY_BYTES).astype(np.uint8).tobytes() for n in self.servers}
         self._peers: dict[int, Peer] = {}
         self._runs: list[Run] = []
         for number, seats in enumerate(runs):
-            servers = tuple(claims.servers[seat] for seat in seats)
+            servers = tuple(self.servers[seat] for seat in seats)
             scheme = self.scheme if len(servers) == self.scheme.servers else self.scheme.among([s + 1 for s in seats])
             begin = partial(scheme.ask, question, size, draw, choose)
             write = partial(self._message, servers)
@@ -85,7 +87,7 @@ class Conversation:
 
     def meet(self, peers: Sequence[Peer]) -> None:
         """Take the servers' manifests; the driver calls this before the first message."""
-        by_number, asked = {peer.manifest.server: peer for peer in peers}, self.ticket.claims.servers
+        by_number, asked = {peer.manifest.server: peer for peer in peers}, self.servers
         if any(n not in by_number for n in asked):
             raise Disagreement(f"ticket: got one for servers {list(asked)}, expected the address of each")
         self._peers = {n: by_number[n] for n in asked}
@@ -120,8 +122,13 @@ class Conversation:
     def _is_explained(self, failed: Sequence[tuple[int, ...]] | dict[tuple[int, ...], Exception]) -> bool:
         """Say whether as few servers as may lie, or be down, explain these runs that failed."""
         lying = self.ticket.claims.robust if len(self._runs) > 1 else 0
-        suspects = combinations(self.ticket.claims.servers, lying)
+        suspects = combinations(self.servers, lying)
         return any(all(set(servers) & set(some) for servers in failed) for some in suspects)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether all servers refused the question before they answered anything, because they have another offer."""
+        return all(run.is_untouched for run in self._runs)
 
     def heard(self, line: Line, data: bytes) -> None:
         """Take the next bytes of a reply."""
@@ -209,7 +216,7 @@ class Conversation:
         """Numbers of the servers whose wrong answers were corrected, or who did not answer; call `checked` first."""
         if len(self._runs) == 1:
             honest = self.result().honest
-            return [n for seat, n in enumerate(self.ticket.claims.servers) if seat not in honest]
+            return [n for seat, n in enumerate(self.servers) if seat not in honest]
         return sorted({n for run in self._runs if run.servers in self._wrong for n in run.servers} - self._right)
 
     _wrong: tuple[tuple[int, ...], ...] = ()  # the pairs that failed, or gave a dearer record than others
@@ -230,7 +237,8 @@ class Conversation:
             if not is_signed(public, signature, "record", digest, record):
                 raise Tampered("the record was altered: it does not carry the signature of this database; not shown")
             try:
-                records.append(decode(self.deployment.schema, self.deployment.record, record))
+                read = decode(self.deployment.schema, self.deployment.record, record)
+                records.append(read._replace(signed=record + signature))
             except InvalidInput as error:
                 raise Tampered(f"the record cannot be one of this database; not shown ({error})") from None
         return records

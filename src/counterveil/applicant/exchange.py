@@ -15,13 +15,14 @@ from ..terms import wire
 from ..terms.agreement import Peer, Traffic
 from .conversation import Conversation
 from .offer import settle
-from .runs import Do, Line
+from .runs import OTHER_OFFER, Do, Line
 
 T = TypeVar("T")
 
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/2"}
 _RETRIED = (502, 503, 504)
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a request is sent again; each pause is twice the one before
+_OTHERS = 3.0  # seconds of patience with a server that has another offer
 _SLOWEST = 1 << 17  # bytes a second: a server must send a long answer at least this fast
 
 
@@ -31,8 +32,10 @@ class Settings(Protocol):
     timeout: float
     patience: float
     verify: Any
-    targets: dict[str, str]  # a server's address, to the address to connect to
     traffic: dict[str, Traffic]
+
+    def target(self, url: str) -> str:
+        """Return the address to connect to for a server's address; refuse one that is not safe."""
 
 
 class Connections:
@@ -40,17 +43,7 @@ class Connections:
 
     def __init__(self, client: Settings) -> None:
         self._client, self.timeout, self.patience = client, client.timeout, client.patience
-        # A proxy could read the shares of all servers over plain http, so plain http ignores proxy settings.
-        self._http = {
-            url: httpx2.AsyncClient(
-                base_url=target,
-                timeout=client.timeout,
-                verify=client.verify,
-                headers=_HEADERS,
-                trust_env=target.startswith("https:"),
-            )
-            for url, target in client.targets.items()
-        }
+        self._http: dict[str, httpx2.AsyncClient] = {}
         self._moved, self._closed = anyio.Condition(), False
 
     async def __aenter__(self) -> Connections:
@@ -66,10 +59,33 @@ class Connections:
         for http in self._http.values():
             await http.aclose()
 
-    async def visit(self, url: str) -> Peer:
+    def _line(self, url: str) -> httpx2.AsyncClient:
+        """Return what keeps the connections to a server."""
+        if url not in self._http:
+            target = self._client.target(url)
+            self._client.traffic.setdefault(url, Traffic())
+            self._http[url] = httpx2.AsyncClient(
+                base_url=target,
+                timeout=self.timeout,
+                verify=self._client.verify,
+                headers=_HEADERS,
+                # A proxy could read the shares of all servers over plain http, so plain http ignores proxy settings.
+                trust_env=target.startswith("https:"),
+            )
+        return self._http[url]
+
+    async def manifests(self, url: str) -> list[wire.Manifest]:
+        """Fetch all manifests that a server shows, the newest last."""
+        _, content = await self._request(url, url, "GET", wire.MANIFESTS_PATH, None, wire.MANIFESTS_LIMIT)
+        try:
+            return wire.decode_manifests(content)
+        except Malformed as error:
+            raise ServerFault(url, str(error)) from None
+
+    async def visit(self, url: str, patience: float | None = None) -> Peer:
         """Fetch one server's manifest."""
-        began = time.perf_counter()
-        response, content = await self._request(url, url, "GET", wire.MANIFEST_PATH, None, wire.MANIFEST_LIMIT)
+        began, most = time.perf_counter(), wire.MANIFEST_LIMIT
+        response, content = await self._request(url, url, "GET", wire.MANIFEST_PATH, None, most, patience=patience)
         try:
             manifest = wire.decode_manifest(content)
         except Malformed as error:
@@ -153,10 +169,12 @@ class Connections:
             try:
                 with anyio.fail_after(min(limit, until - time.monotonic())):
                     response, content = await self._once(url, method, path, body, most, into)
-                if response.status_code not in _RETRIED:
+                code, says = (None, "") if response.status_code == 200 else _refusal(content)
+                if response.status_code not in _RETRIED and code not in OTHER_OFFER:
                     break
-                code, says = _refusal(content)
                 problem = f"is not ready (HTTP {response.status_code}): {says}"
+                if code in OTHER_OFFER:  # another process at this address may have this offer
+                    problem, patience = f"refused (HTTP {response.status_code}): {says}", min(patience, _OTHERS)
             except httpx2.ReadTimeout:
                 problem = f"did not answer within {self.timeout:g} seconds"
             except TimeoutError:
@@ -173,14 +191,13 @@ class Connections:
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         if response.status_code != 200:
-            code, says = _refusal(content)
             raise ServerFault(name, f"refused (HTTP {response.status_code}): {says}", code)
         return response, content
 
     async def _once(
         self, url: str, method: str, path: str, body: bytes | _Upload | None, most: int, into: _Into | None
     ) -> tuple[httpx2.Response, bytes]:
-        traffic, http = self._client.traffic[url], self._http[url]
+        http, traffic = self._line(url), self._client.traffic[url]
         http.cookies.clear()
         headers = {} if body is None else {"content-type": wire.MEDIA_TYPE, "content-length": str(len(body))}
         extensions = {"trace": partial(_metered, traffic)}
@@ -254,6 +271,14 @@ class _Into:
 
 async def everyone(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """Run all calls at once and wait for all of them, so that no server notices that another failed; then raise."""
+    results, errors = await attempted(calls)
+    if errors:
+        raise errors[min(errors)]
+    return [results[place] for place in range(len(calls))]
+
+
+async def attempted(calls: Sequence[Callable[[], Awaitable[T]]]) -> tuple[dict[int, T], dict[int, Exception]]:
+    """Run all calls at once and wait for all of them; return results and errors by the place of the call."""
     results: dict[int, T] = {}
     errors: dict[int, Exception] = {}
 
@@ -266,9 +291,7 @@ async def everyone(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     async with anyio.create_task_group() as group:
         for place, call in enumerate(calls):
             group.start_soon(one, place, call)
-    if errors:
-        raise errors[min(errors)]
-    return [results[place] for place in range(len(calls))]
+    return results, errors
 
 
 def _refusal(content: bytes) -> tuple[str | None, str]:

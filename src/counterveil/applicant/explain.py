@@ -5,19 +5,26 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 import narwhals as nw
 import numpy as np
 from msgspec import to_builtins
 
-from ..schema.boxes import LIMITS, Members, words
+from ..errors import WrongType
+from ..schema.boxes import Members, words
 from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
 from ..schema.layouts import Record
+from ..schema.preferences import Preferences
 from ..terms.deployment import Deployment
 from ..terms.parameters import Certificate
+from ..terms.wire import SignedTerms
+from .changes import Change as Change
+from .changes import Condition as Condition
+from .receipts import Receipt, make_receipt
 
 _STAYS = "everything else may stay as it is"
 _WORDS = {
@@ -29,66 +36,6 @@ _WORDS = {
     "missing": "must not become missing",
     "change": "can change in some ways only, as the schema says",
 }
-
-
-@dataclass(frozen=True)
-class Change:
-    """One feature that would have to change."""
-
-    feature: Feature
-    before: Value
-    after: Value
-    direction: int  # 1 up, -1 down, 0 if the values have no order
-    cost: float  # 1 is the cost of a change across a whole range, at weight 1
-    share: float  # the part of the cost of all changes
-
-    def text(self) -> str:
-        """Describe the change in words: "raise savings from 1,000 € to 5,000 €"."""
-        verb = {1: "raise", -1: "lower", 0: "change"}[self.direction]
-        return f"{verb} {self.feature.title} from {self.feature.show(self.before)} to {self.accepted()}"
-
-    def accepted(self) -> str:
-        """Say what would be accepted: "5,000 €"."""
-        return self.feature.show(self.after)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, ready for JSON."""
-        return {
-            "feature": self.feature.name,
-            "label": self.feature.title,
-            "from": self.before,
-            "to": self.after,
-            "from_text": self.feature.show(self.before),
-            "to_text": self.accepted(),
-            "cost": self.cost,
-            "share": self.share,
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class Condition(Change):
-    """One condition of a region that does not hold yet; `after` is the value in the region that costs the least."""
-
-    inside: str  # which values are in the region, in words
-    members: Members  # and which levels
-
-    def text(self) -> str:
-        """Describe the condition in words: "savings at least 500 DM", "housing: owned or rented"."""
-        return self.feature.title + (" " if self.inside.startswith(LIMITS) else ": ") + self.inside
-
-    def accepted(self) -> str:
-        """Say what would be accepted: "at least 500 DM"."""
-        return self.inside
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, ready for JSON; an ordered feature has the ends of its interval."""
-        there = np.flatnonzero(self.members[: self.feature.steps + 1]).tolist()
-        values = [self.feature.value(level) for level in there]
-        inside: dict[str, Any] = {"values": values}
-        if self.feature.ordered:
-            inside = {"lowest": values[0] if values else None, "highest": values[-1] if values else None}
-        missing = bool(self.members[self.feature.steps + 1 :].any())
-        return super().to_dict() | {"inside": inside | {"missing": missing}}
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,6 +51,9 @@ class Counterfactual:
     liars: tuple[int, ...] = ()  # servers whose wrong answers were corrected
     approximate: bool = False  # the costs were masked, so a nearer row may exist
     outside: tuple[Feature, ...] = ()  # whose value in `record` is outside the range that was asked for
+    signed: bytes = b""  # the record and its signature, as they were fetched
+    issued: SignedTerms | None = None  # the terms, if they are signed
+    max_weight: int = 1  # the most that a feature may weigh
 
     feasible = True
 
@@ -115,7 +65,7 @@ class Counterfactual:
         if not self.changes:
             return " ".join(["An accepted row has the same levels as yours in everything that counts.", *self.notes()])
         said = [change.text() for change in self.changes]
-        sentence = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
+        sentence = _and(said)
         return " ".join([sentence[0].upper() + sentence[1:] + ".", *self.notes()])
 
     def notes(self) -> list[str]:
@@ -144,6 +94,29 @@ class Counterfactual:
             "approximate": self.approximate,
             "outside": [feature.name for feature in self.outside],
         }
+
+    def receipt(self, *, question: bool = False, day: str | None = None) -> Receipt:
+        """Return what the institution signed of this answer; `counterveil.verify` checks it without asking a server.
+
+        With `question` it holds your own values too. `day` is today unless you say otherwise: the date is your word.
+        """
+        if self.issued is None:
+            expected = "one of servers whose terms are signed"
+            raise WrongType("receipt", got="an answer of servers in one process", expected=expected)
+        own = {c.feature.name: c.before for c in self.changes}
+        own |= {f.name: self.values[f.name] for f in self.unchanged}
+        signed = [each.signed for each in (self, *self.others)]
+        return make_receipt(self.issued, signed, day or date.today().isoformat(), own if question else None)
+
+    def another(
+        self, preferences: Preferences | Mapping[str, Any] | None = None, *, keep: bool = False, **more: Any
+    ) -> Preferences:
+        """Return preferences for a different answer, made from those that led to this one.
+
+        What this answer changes costs three times as much, or must stay as it is with `keep`.
+        """
+        changed = [change.feature for change in self.changes]
+        return Preferences.of(preferences, **more).unlike(changed, self.max_weight, keep=keep)
 
     def to_frame(self, backend: str | None = None) -> Any:
         """Return the changes as a frame, one row a change. `backend` may be polars, pyarrow or pandas."""
@@ -227,6 +200,11 @@ class WayIn(Counterfactual):
     note = caption
 
 
+def _and(said: Sequence[str]) -> str:
+    """Return parts of a sentence with commas between them, and "and" before the last one."""
+    return " and ".join(filter(None, [", ".join(said[:-1]), *said[-1:]]))
+
+
 @dataclass(frozen=True)
 class Advice:
     """One feature whose constraints are all that keeps the nearest row from being a counterfactual."""
@@ -262,9 +240,7 @@ class NoCounterfactual:
         if self.advice:
             return f"{text} Relaxing this one would help: {self.advice[0].text()}."
         only = " Relaxing a single one would not help." if self.hopeless else ""
-        return (
-            f"{text} The nearest one breaks those on {' and '.join(feature.title for feature in self.violated)}.{only}"
-        )
+        return f"{text} The nearest one breaks those on {_and([feature.title for feature in self.violated])}.{only}"
 
     __str__ = text
 
@@ -369,7 +345,10 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
             changes.append(Condition(**about, inside=beyond if own == code else inside, members=members))
     changes.sort(key=lambda change: -change.cost)
     parts = (tuple(changes), tuple(unchanged), values, record.values, total)
-    return WayIn(*parts, certificate=deployment.certificate) if layout.regions else Counterfactual(*parts)
+    rest: dict[str, Any] = {"signed": record.signed, "max_weight": deployment.tariff.max_weight}
+    if layout.regions:
+        return WayIn(*parts, certificate=deployment.certificate, **rest)
+    return Counterfactual(*parts, **rest)
 
 
 def _proposable(feature: Feature, allowed: Mapping[str, Members]) -> Members:

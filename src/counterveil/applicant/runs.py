@@ -29,7 +29,8 @@ MOST_ATTEMPTS = 16
 _AHEAD = 1 << 20  # bytes: the most that one answer, or one upload, may be ahead of the others
 _PIECE = 1 << 16  # bytes: the least that one part of an upload has, except the last
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before servers are asked again; each pause is twice the one before
-_NOTHING_BEGAN = ("peer_unreachable", "busy")  # refusals of a server that has not taken the attempt
+OTHER_OFFER = ("other_terms", "other_key")  # refusals of a server that has another offer than the one asked under
+_NOTHING_BEGAN = ("peer_unreachable", "busy", *OTHER_OFFER)  # refusals of a server that has not taken the attempt
 _NOT_YET = ("attempt_held", "attempt_first", "not_ready", "too_slow", "internal", None)  # None: no answer at all
 
 
@@ -182,6 +183,12 @@ class Run:
     def broke(self, line: Line, why: Exception) -> None:
         """Note that a request failed and will not be sent again."""
         self._errors[self._lines[line].seat] = why
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether all servers refused the first request because they have another offer: no ticket is spent by that."""
+        codes = [error.code if isinstance(error, ServerFault) else None for error in self._errors.values()]
+        return len(codes) == len(self.servers) == len(self._lines) and all(code in OTHER_OFFER for code in codes)
 
     def finish(self) -> Seen | None:
         """Process the last answers, which wait until every connection is closed; return all that was seen."""
@@ -339,6 +346,13 @@ class Linked(Run):
             self._refusals[seat], self._last = code or "", why
         else:
             self._errors[seat] = why
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no attempt ever began, and a server has another offer."""
+        codes = [self._refusals.get(seat) for seat in (0, 1)]
+        other = any(code in OTHER_OFFER for code in codes)
+        return self.attempt == 0 and other and all(code in _NOTHING_BEGAN for code in codes)
 
     def finish(self) -> Seen | None:
         """Hand both answers to the applicant's party; return all that was seen."""

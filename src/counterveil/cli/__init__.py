@@ -1,7 +1,11 @@
-"""The command line. An error is one line on standard error and exit code 2, never a traceback."""
+"""The command line. An error is one line on standard error and exit code 2, never a traceback.
+
+docs/command-line.md lists the exit codes.
+"""
 
 from __future__ import annotations
 
+import json
 import warnings
 from importlib import import_module
 from typing import Any
@@ -11,9 +15,9 @@ import click
 from ..errors import CounterveilError
 
 _COMMANDS = {  # each command, and the module that it is in
-    "advise": "research",
+    "advise": "advise",
     "ask": "ask",
-    "attack": "research",
+    "attack": "attack",
     "bench": "bench",
     "build": "institution",
     "deal": "deal",
@@ -22,11 +26,15 @@ _COMMANDS = {  # each command, and the module that it is in
     "keygen": "provision",
     "leakage": "research",
     "ledger": "ledger",
+    "plan": "plan",
+    "provision": "task",
     "reproduce": "reproduce",
+    "rotate": "rotate",
     "schema": "institution",
-    "serve": "institution",
+    "serve": "serve",
     "terms": "provision",
     "ticket": "provision",
+    "verify": "verify",
 }
 
 
@@ -43,11 +51,24 @@ class _Group(click.Group):
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"counterveil: warning: {message}", err=True)
+        as_json = "--json" in ctx.args
+
+        def say(what: str, text: str, **more: str) -> None:
+            line = " ".join(text.split())
+            shown = f"counterveil: {'warning: ' * (what == 'warning')}{line}"
+            click.echo(json.dumps({what: line} | more, ensure_ascii=False) if as_json else shown, err=True)
+
+        ctx.obj = say
+        warnings.showwarning = lambda message, *_, **__: say("warning", str(message))
         try:
             return super().invoke(ctx)
         except CounterveilError as error:
-            click.echo(f"counterveil: {' '.join(str(error).split())}", err=True)
+            say("error", str(error), kind=type(error).__name__)
+            ctx.exit(2)
+        except click.UsageError as error:
+            if not as_json:
+                raise
+            say("error", error.format_message(), kind="UsageError")
             ctx.exit(2)
 
 

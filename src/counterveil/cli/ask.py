@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,12 +18,15 @@ from rich.table import Table as Grid
 
 from ..applicant.client import Client
 from ..applicant.explain import Counterfactual, Explanation
-from ..errors import Tampered, TooManyLiars, WrongType
-from ..schema.features import Feature, Numeric
+from ..applicant.receipts import verify
+from ..errors import InvalidInput, Tampered, TooManyLiars, WrongType
+from ..schema.features import Boolean, Feature, Numeric
 from ..schema.preferences import Metric, Preferences
 from ..schema.schema import Schema
 from ..terms import wire
 from ..terms.agreement import Peer
+from ..terms.deployment import Deployment
+from .output import JSON, NO_ANSWER, console_for, print_json
 from .trust import UNPINNED, addressed, text_of, trusted
 
 _PATH = click.Path(path_type=Path)
@@ -66,13 +71,36 @@ _PATH = click.Path(path_type=Path)
     help="The schema's rule on how this feature can change does not hold for you, where the schema allows that to be "
     "said. Repeatable.",
 )
+@click.option(
+    "--cost",
+    multiple=True,
+    metavar="FEATURE:VALUE=COST",
+    help="What it would cost you if this feature had this value, from 0 to 1; other values cost 1. Repeatable.",
+)
 @click.option("--metric", type=click.Choice(get_args(Metric)), help="How the cost of a change is measured.")
 @click.option("--spread", default=0.0, help="If several rows come back, how much more each must cost than the last.")
 @click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
 @click.option("--robust", default=0, help="Open mode: how many wrong answers to correct; each needs two more servers.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@JSON
 @click.option("--verbose", is_flag=True, help="Also print how many bytes went to and from each server.")
+@click.option(
+    "--receipt",
+    type=_PATH,
+    help="Write a receipt to this new file: what the institution signed of the answer, for `counterveil verify`.",
+)
+@click.option("--with-question", is_flag=True, help="The receipt holds your values too; whoever sees it sees them.")
+@click.option(
+    "--unlike",
+    multiple=True,
+    type=_PATH,
+    metavar="RECEIPT",
+    help="Ask for another answer than this earlier one: what it changes costs three times as much. Repeatable.",
+)
+@click.option("--keep", is_flag=True, help="With --unlike: what the earlier answer changes must stay as it is.")
+@click.pass_obj
 def ask(
+    say: Callable[[str, str], None],
+    /,
     servers: tuple[str, ...],
     ticket: str | None,
     ticket_file: Path | None,
@@ -95,8 +123,9 @@ def ask(
     """Ask what would have been accepted.
 
     No server learns your values, your preferences or the answer. Servers see your ticket, the time, and your network
-    address.
+    address. The exit code is 3 if no accepted row satisfies your constraints.
     """
+    _check_receipt(flags["receipt"])
     known, wishes = _read_json(person), _read_json(preferences)
     Preferences.of(wishes)  # raises if the file does not hold preferences
     wishes = {name: dict(value) if isinstance(value, dict) else value for name, value in wishes.items()}
@@ -131,27 +160,40 @@ def ask(
         for name, feature, text in _pairs("--forbid", schema, flags["forbid"]):
             forbidden = wishes.setdefault("forbidden", {})
             forbidden[name] = [*forbidden.get(name, ()), _value(feature, text)]
+        for name, feature, value, cost in _costs(schema, flags["cost"]):
+            own = wishes.setdefault("costs", {})
+            own[name] = dict(own.get(name, {})) | {_value(feature, value): cost}
+        asked = _unlike(client.deployment, Preferences.of(wishes), known, flags["unlike"], flags["keep"])
         taken = _Tickets(ticket, ticket_file)
 
         def leaving() -> None:
             taken.mark()
+            for fault in client.missing.values():
+                say("warning", f"{fault}; the ticket does not need this server, so the others are asked")
             if not operators:
-                click.echo(f"counterveil: warning: {UNPINNED}", err=True)
+                say("warning", UNPINNED)
 
         options = {"robust": robust, "spread": spread, "clamp": clamp}
         try:
-            found = client.ask(known, wishes, ticket=taken.text, spending=leaving, **options)
+            found = client.ask(known, asked, ticket=taken.text, spending=leaving, **options)
         except (Tampered, TooManyLiars) as error:
             raise Tampered(f"{error}. {_LATER}") from None
         peers = client.peers
+    if flags["receipt"] is not None and isinstance(found, Counterfactual):
+        try:
+            found.receipt(question=flags["with_question"]).save(flags["receipt"])
+        except InvalidInput as error:  # the answer itself must not be lost
+            say("warning", str(error))
     if as_json:
-        click.echo(json.dumps(found.to_dict() | ({"traffic": _traffic(peers)} if verbose else {}), ensure_ascii=False))
-        return
-    show(console, found)
+        print_json(found.to_dict() | ({"traffic": _traffic(peers)} if verbose else {}))
+    else:
+        show(console, found)
+        if not found.feasible:
+            console.print(_LATER)
+        if verbose:
+            print_traffic(peers)
     if not found.feasible:
-        console.print(_LATER)
-    if verbose:
-        console.print(traffic_table(peers))
+        sys.exit(NO_ANSWER)
 
 
 # Somebody who asks again at once, or asks the institution for another ticket, shows a lying server that it was noticed.
@@ -207,6 +249,26 @@ def show(console: Console, found: Explanation) -> None:
         console.print(f"[bold red]Server {numbers} lied[/bold red]; the wrong answers were corrected.")
 
 
+def _check_receipt(path: Path | None) -> None:
+    """Refuse a place where no receipt can be written, before a ticket is used."""
+    if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
+        got = "a file that exists" if path.exists() else "no such folder"
+        raise WrongType(str(path), got=got, expected="a new file in a folder that exists")
+
+
+def _unlike(
+    deployment: Deployment, wishes: Preferences, known: dict[str, Any], receipts: Sequence[Path], keep: bool
+) -> Preferences:
+    """Return preferences for another answer than those in the receipts."""
+    if keep and not receipts:
+        raise WrongType("--keep", got="no --unlike", expected="an earlier answer to differ from")
+    for path in receipts:
+        names = [feature.name for feature in verify(path).changes(known)]
+        features = [deployment.schema.feature(name) for name in names]
+        wishes = wishes.unlike(features, deployment.tariff.max_weight, keep=keep)
+    return wishes
+
+
 def _traffic(peers: Sequence[Peer]) -> list[dict[str, Any]]:
     return [
         {
@@ -222,15 +284,15 @@ def _traffic(peers: Sequence[Peer]) -> list[dict[str, Any]]:
     ]
 
 
-def traffic_table(peers: Sequence[Peer]) -> Grid:
-    """Return a table of the bytes to and from each server, manifests included."""
+def print_traffic(peers: Sequence[Peer]) -> None:
+    """Print a table of the bytes to and from each server, manifests included. Addresses are never cut."""
     grid = Grid(title="Bytes on the connections", box=box.SIMPLE_HEAD)
     for heading in ("server", "requests", "bodies up", "headers up", "bodies down", "headers down"):
-        grid.add_column(heading, justify="left" if heading == "server" else "right")
+        grid.add_column(heading, justify="left" if heading == "server" else "right", no_wrap=heading == "server")
     for peer, seen in zip(peers, _traffic(peers), strict=True):
         order = ("body_bytes_up", "header_bytes_up", "body_bytes_down", "header_bytes_down")
         grid.add_row(peer.name, str(seen["requests"]), *(f"{seen[name]:,} B" for name in order))
-    return grid
+    console_for([peer.name for peer in peers], 60).print(grid)
 
 
 def _read_json(path: Path | None) -> dict[str, Any]:
@@ -265,11 +327,27 @@ def _value(feature: Feature, text: str) -> Any:
             return float(text)
         except ValueError:
             return text
+    if isinstance(feature, Boolean) and text in ("0", "1"):
+        return text == "1"
     for code in range(feature.steps + 1):
         value = feature.value(code)
         if text.lower() in (str(value).lower(), feature.show(value).lower()):
             return value
     return text
+
+
+def _costs(schema: Schema, given: Sequence[str]) -> Iterator[tuple[str, Feature, str, float]]:
+    """Read the values of --cost: feature, value and cost. A value may itself hold = or a colon."""
+    for text in given:
+        place, equals, cost = text.rpartition("=")
+        name, colon, value = place.partition(":")
+        try:
+            number = float(cost)
+        except ValueError:
+            number = math.nan
+        if not (equals and colon) or math.isnan(number):
+            raise WrongType("--cost", got=repr(text), expected="FEATURE:VALUE=COST, such as housing:rented=0.3")
+        yield name, schema.feature(name), value, number
 
 
 def _whole(option: str, text: str) -> int:

@@ -15,10 +15,11 @@ from rich.table import Table as Grid
 
 from ..research import bench as speeds
 from ..research import plots
+from .output import JSON
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@JSON
 @click.option("--plots", "folder", type=click.Path(path_type=Path), help="Draw figures into this folder.")
 @click.option(
     "--rows",

@@ -15,7 +15,14 @@ _PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.option("--terms", "terms_file", type=_PATH, required=True, help="The terms file, signed by the issuer.")
+@click.option(
+    "--terms",
+    "terms_files",
+    type=_PATH,
+    multiple=True,
+    required=True,
+    help="A terms file, signed by the issuer. Repeat it for all terms that the servers have.",
+)
 @click.option("--key", type=_PATH, required=True, help="The file of the dealer's own private key.")
 @click.option(
     "--link",
@@ -38,7 +45,7 @@ _PATH = click.Path(path_type=Path)
     help="Log entries of this level and above.",
 )
 def deal(
-    terms_file: Path, key: Path, links: tuple[str, ...], stock: int | None, insecure: bool, log_level: str
+    terms_files: tuple[Path, ...], key: Path, links: tuple[str, ...], stock: int | None, insecure: bool, log_level: str
 ) -> None:
     """Deal one-time randomness to the servers of a deployment, ahead of questions.
 
@@ -46,9 +53,9 @@ def deal(
     """
     try:
         from ..service.dealer import Dealer
-        from ..service.listening import log_lines
+        from ..service.outset import log_lines
     except ImportError as error:
         raise MissingPackage("deal", got=f"no {error.name}", expected="counterveil[server]") from None
-    dealer = Dealer(read_terms(terms_file), SigningKey.load(key), links, stock=stock, insecure=insecure)
+    dealer = Dealer([*map(read_terms, terms_files)], SigningKey.load(key), links, stock=stock, insecure=insecure)
     log_lines(log_level)
     asyncio.run(dealer.run())

@@ -6,6 +6,7 @@ import ssl
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -20,34 +21,45 @@ from rich.table import Table as Grid
 
 from ..applicant.client import AsyncClient, is_loopback
 from ..crypto.keys import fingerprint, is_pinned
-from ..errors import CounterveilError, ServerFault, UnknownName
+from ..errors import CounterveilError, Disagreement, ServerFault, UnknownName
 from ..service.link.handshake import DEALER
 from ..terms import tickets, wire
-from ..terms.agreement import Peer, check_agreement
+from ..terms.agreement import Peer, age, check_agreement, lacking, newest
 from ..terms.deployment import Deployment
 from ..terms.published import deployment_of
+from .output import JSON, console_for, print_json
+from .times import shown
 from .trust import UNPINNED, addressed, text_of, trusted
 
 _SKEW = 60.0  # seconds; if clocks differ by more, tickets may seem to have expired
+_WHOLE = 2.0  # seconds: clocks that differ by less cannot be told apart
+_SOON = 86_400  # seconds: terms that end so soon should have successors
 _VISITS = 4  # connections to each server, whose manifests must agree
 
 
 @click.command()
 @addressed
+@JSON
 def doctor(
     servers: tuple[str, ...],
     ticket: str | None,
     ticket_file: Path | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
-    """Check a deployment from this machine, and say what each party would learn. It asks no question."""
-    console, problems = Console(), []
+    """Check a deployment from this machine, and say what each party would learn. It asks no question.
+
+    The exit code is 1 if there is a problem.
+    """
+    problems: list[str] = []
     trust = trusted(**options)
     client = AsyncClient(servers or None, patience=0.0, **trust)
+    console = Console(quiet=True) if as_json else console_for(client.urls, 65)
     visits = anyio.run(_visits, client)
+    report: dict[str, Any] = {"servers": [_reported(url, visit) for url, visit in visits.items()]}
     grid = Grid(title="Servers", box=box.SIMPLE_HEAD)
     for heading in ("address", "server", "time", "software", "TLS", "clock"):
-        grid.add_column(heading, overflow="fold")
+        grid.add_column(heading, no_wrap=heading == "address")
     for url, visit in visits.items():
         if isinstance(visit, CounterveilError):
             problems.append(str(visit))
@@ -63,16 +75,31 @@ def doctor(
             *(f"[red]{said}[/red]" if bad else said for said, bad in (tls, clock)),
         )
     console.print(grid)
+    if not as_json:
+        console = Console()  # only the table of addresses may need more columns than the terminal has
     peers = [visit for visit in visits.values() if isinstance(visit, Peer)]
     if peers:
         console.print(_fingerprints(peers, trust["operators"]))
     try:
         if len(peers) == len(visits):
+            given = trust["terms"]
+            peers, offers = _common(lists := anyio.run(_lists, client, peers), peers, given)
+            report["offers"] = offers
+            problems += _check_offers(console, offers)
+            if given is not None and (lack := lacking(given, list(zip(peers, lists, strict=True)))):
+                raise Disagreement(f"terms: {lack}")
             check_agreement(peers, issuer=trust["issuer"], operators=trust["operators"])
             terms = peers[0].manifest.terms
             deployment = deployment_of(terms)
-            if trust["terms"] is not None and trust["terms"] != peers[0].manifest.issued:
-                problems.append("the servers have other terms, or addresses, than the terms file: get the new one")
+            if given is not None and given != peers[0].manifest.issued:
+                problems.append("the servers have other addresses than the terms file: get the new one")
+            newer = newest(lists)
+            if given is not None and newer is not None and age(newer[0].issued) > age(given):
+                report["newer"] = newer[0].issued.digest.hex()
+                console.print(
+                    f"[yellow]Your terms file is older than what the servers offer[/yellow] ({report['newer'][:16]}). "
+                    "A question with this file gets the old data, which is described here. Get the new file."
+                )
             console.print(
                 "The servers agree on their terms, their addresses, their database and their common key. Each has "
                 "signed what it says with its own key; q and alphas are right."
@@ -80,6 +107,7 @@ def doctor(
             texts = [line for line in (ticket, *_unused(ticket_file)) if line]
             for text in texts:
                 _check_ticket(peers, text)
+            report |= {"tickets": len(texts), "runs": deployment.says(terms.rows), "lasts": deployment.lasts()}
             if texts or ticket_file:
                 console.print(f"Tickets that are good for these servers, unless they were used: {len(texts)}.")
             console.print(escape(f"They run {deployment.says(terms.rows)}."))
@@ -88,11 +116,30 @@ def doctor(
             console.print(_learned(deployment, peers))
     except CounterveilError as error:
         problems.append(str(error))
+    if as_json:
+        print_json(report | {"problems": problems, "operators_given": bool(trust["operators"])})
     for problem in problems:
-        console.print(f"[red]Problem:[/red] {escape(problem)}")
+        console.print(f"[red]Problem:[/red] {escape(problem)}", soft_wrap=True)  # so that no address is cut
     if problems:
         sys.exit(1)
     console.print("All is well." if trust["operators"] else f"No problem was found, but {UNPINNED}.")
+
+
+def _reported(url: str, visit: Peer | CounterveilError) -> dict[str, Any]:
+    """Return what is known of a server, ready for JSON."""
+    if isinstance(visit, CounterveilError):
+        return {"url": url, "reached": False}
+    terms, number = visit.manifest.terms, visit.manifest.server
+    named = (
+        {"name": visit.manifest.issued.name(number)}
+        if visit.manifest.issued.names and number <= len(terms.keys)
+        else {}
+    )
+    return named | {
+        "url": url, "reached": True, "server": number, "milliseconds": round(1000 * visit.seconds, 1),
+        "software": visit.manifest.software, "tls": _tls(visit)[0], "clock": _clock(visit)[0],
+        "fingerprint": fingerprint(bytes.fromhex(terms.keys[number - 1])) if number <= len(terms.keys) else None,
+    }  # fmt: skip
 
 
 def _unused(path: Path | None) -> list[str]:
@@ -117,14 +164,65 @@ def _fingerprints(peers: Sequence[Peer], pinned: Sequence[bytes]) -> Grid:
         grid.add_row("the dealing server", fingerprint(bytes.fromhex(terms.dealer)), "signs what it deals")
     for peer in sorted(peers, key=lambda peer: peer.manifest.server):
         key = bytes.fromhex(terms.keys[peer.manifest.server - 1])
+        who = peers[0].manifest.issued.name(peer.manifest.server)
         grid.add_row(
-            f"server {peer.manifest.server}",
+            escape(f"server {peer.manifest.server}" + (f", {who}" if who else "")),
             fingerprint(key),
             "as given with --operator"
             if any(is_pinned(pin, key) for pin in pinned)
             else "[yellow]not compared[/yellow]",
         )
     return grid
+
+
+async def _lists(client: AsyncClient, peers: Sequence[Peer]) -> list[list[wire.Manifest]]:
+    """Fetch all manifests of each server."""
+    return [await client.manifests(peer.url) for peer in peers]
+
+
+def _common(
+    lists: Sequence[Sequence[wire.Manifest]], peers: Sequence[Peer], given: wire.SignedTerms | None
+) -> tuple[list[Peer], list[dict[str, Any]]]:
+    """Return the servers with the offer that `ask` takes, and the facts of every offer that some have.
+
+    That is the newest offer that all have, of the given terms if there are any.
+    """
+    every = {(each.issued, each.key): None for manifests in lists for each in manifests}
+    facts = []
+    for issued, key in sorted(every, key=lambda offer: age(offer[0])):
+        have = [
+            peer.manifest.server
+            for peer, manifests in zip(peers, lists, strict=True)
+            if any((each.issued, each.key) == (issued, key) for each in manifests)
+        ]
+        begins, ends = (at if isinstance(at, int) else None for at in (issued.terms.begins, issued.terms.ends))
+        needed = [peer.manifest.server for peer in peers if peer.url in issued.addresses]
+        facts.append(
+            {"terms": issued.digest.hex(), "rows": issued.terms.rows, "begins": begins, "ends": ends, "key": key,
+             "servers": have, "missing": sorted(set(needed) - set(have))}
+        )  # fmt: skip
+    found = newest(lists, lambda issued: given is None or issued.text == given.text)
+    return (
+        [replace(peer, manifest=each) for peer, each in zip(peers, found, strict=True)] if found else [*peers]
+    ), facts
+
+
+def _check_offers(console: Console, offers: Sequence[dict[str, Any]]) -> list[str]:
+    """Show all offers; return what is wrong with their times."""
+    if len(offers) > 1 or any(offer["ends"] for offer in offers):
+        grid = Grid(title="Offers: terms and common keys", box=box.SIMPLE_HEAD)
+        for heading in ("terms", "rows or regions", "begins", "ends", "common key", "at servers"):
+            grid.add_column(heading)
+        for offer in offers:
+            grid.add_row(
+                offer["terms"][:16], f"{offer['rows']:,}", shown(offer["begins"], "at once"), shown(offer["ends"]),
+                offer["key"][:8], ", ".join(map(str, offer["servers"])),
+            )  # fmt: skip
+        console.print(grid)
+    common = [offer for offer in offers if not offer["missing"]]
+    if common and all(offer["ends"] is not None and offer["ends"] < time.time() + _SOON for offer in common):
+        return [f"all terms end soon, the last {shown(max(offer['ends'] for offer in common))}: publish new ones"]
+    return []
 
 
 async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
@@ -175,7 +273,8 @@ def _check_ticket(peers: Sequence[Peer], text: str) -> None:
     manifest = peers[0].manifest
     read = wire.decode_ticket_text(text)
     tickets.verify(read, manifest.terms, time.time())
-    missing = set(read.claims.servers) - {peer.manifest.server for peer in peers}
+    asked = tickets.servers_of(read.claims, deployment_of(manifest.terms).scheme)
+    missing = set(asked) - {peer.manifest.server for peer in peers}
     if missing:
         raise UnknownName("ticket", got=f"one for server {min(missing)}", expected="servers whose address is given")
 
@@ -193,12 +292,17 @@ def _tls(peer: Peer) -> tuple[str, bool]:
 
 
 def _clock(peer: Peer) -> tuple[str, bool]:
-    """Say how far the server's clock is from this one, and whether that is a problem."""
+    """Say how far the server's clock is from this one, and whether that is a problem.
+
+    A server writes whole seconds, without what is left of the second, and up to a second late.
+    """
     try:
-        skew = parsedate_to_datetime(peer.date or "").timestamp() - time.time()
+        skew = parsedate_to_datetime(peer.date or "").timestamp() + 0.5 - (peer.at - peer.seconds / 2)
     except (ValueError, OverflowError, OSError):
         return "unknown", False
-    return f"{skew:+.0f} s", abs(skew) > _SKEW
+    if abs(skew) <= _WHOLE:
+        return f"within {_WHOLE:.0f} s", False
+    return f"{abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}", abs(skew) > _SKEW
 
 
 def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
@@ -211,13 +315,13 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
         "that someone asked, when, with which ticket, and from which network address. Of the question, the preferences "
         f"and the answer: nothing, unless more than {scheme.collusion} of them collude.",
     )
-    records = "the nearest accepted row" if deployment.k == 1 else f"up to {deployment.k} accepted rows"
+    records = deployment.gives
     cheat = ""
     if terms.robust and scheme.protocol.pairs:
         cheat = f" A ticket that allows {terms.robust} to lie gives as much for every pair of servers that it asks."
     elif terms.robust:
         cheat = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
-    grid.add_row("the applicant", f"{records}; {scheme.reveal.tells(terms.rows)}.{cheat}")
+    grid.add_row("the applicant", f"{records}; {deployment.tells(terms.rows)}.{cheat}")
     if terms.dealer:
         said = "that someone asked, and when; it has no rows. With one of the servers it could read the question."
         grid.add_row("the dealing server", said)

@@ -1,42 +1,38 @@
-"""The institution's commands: schemas, bundles, and the server itself."""
+"""The institution's commands for data: schemas and bundles."""
 
 from __future__ import annotations
 
-import signal
-import ssl
-import sys
-import tomllib
+import os
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
 import click
+import numpy as np
+from msgspec import to_builtins
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from .. import engine
-from ..algebra.compiled import cores
-from ..crypto.keys import Issuer, SigningKey, bind_common, read_common
-from ..crypto.randomness import key_id
-from ..errors import InvalidKey, MissingPackage, Suspicious, UnknownName, WrongType
+from ..crypto.keys import Issuer, fingerprint
+from ..errors import EmptyDatabase, NotOffered, Suspicious, WrongType
+from ..institution import streaming
 from ..institution.database import Database
-from ..institution.regions import Thresholded, load_model
-from ..research.leakage import clear_costs, estimate, populations, simulation, some_people
-from ..schema.frames import as_label
+from ..institution.regions import Thresholded, file_classes, load_model
+from ..institution.verdicts import accepted_rows
+from ..schema.frames import Columns, as_label
 from ..schema.inference import crowded
-from ..schema.layouts import RecordKind
+from ..schema.layouts import RecordKind, layout
+from ..schema.parquet import parquet_files, sampled, stretches
 from ..schema.schema import Schema
-from ..service.dashboard import Operator, read_token
-from ..service.epochs import check_holdings
-from ..service.ledger import Ledger
-from ..service.server import Server
 from ..terms.deployment import Deployment
-from ..terms.published import read_terms
+from .output import FORCE, JSON, SIZE, check_new, counted, print_json, rows_of
 
 _PATH = click.Path(path_type=Path)
-_MOST_MEASURED = 20_000  # rows; for more, measuring the leakage would take too long before a server starts
+_TOGETHER = 100_000  # rows from which on several processes sign sooner than one, though they must start first
+_SAMPLE = 500_000  # rows of a folder from which a schema is guessed
 
 
 @click.group()
@@ -47,6 +43,7 @@ def schema() -> None:
 @schema.command()
 @click.argument("frame", type=_PATH)
 @click.option("-o", "--output", type=_PATH, help="Write the schema to this file instead of printing it.")
+@FORCE
 @click.option("--exclude", multiple=True, metavar="COLUMN", help="Leave a column out, such as the verdict. Repeatable.")
 @click.option(
     "--include", multiple=True, metavar="COLUMN", help="Take a column that looks like an id or free text. Repeatable."
@@ -63,14 +60,22 @@ def schema() -> None:
 @click.option(
     "--exact-ranges", is_flag=True, help="Do not round ranges outwards; the schema then shows the data's extremes."
 )
-def infer(frame: Path, output: Path | None, levels: int, exact_ranges: bool, **columns: tuple[str, ...]) -> None:
-    """Guess a schema from FRAME, a CSV or Parquet file. Check it before you use it, because it is public."""
-    guessed = Schema.infer(frame, **columns, most_levels=levels, round_outwards=not exact_ranges)
+def infer(
+    frame: Path, output: Path | None, force: bool, levels: int, exact_ranges: bool, **columns: tuple[str, ...]
+) -> None:
+    """Guess a schema from FRAME, a CSV or Parquet file or a folder of Parquet files.
+
+    Check it before you use it, because it is public. Of a folder, at most 500,000 rows are read, from all over it.
+    """
+    check_new(output, force)
+    read = sampled(frame, _SAMPLE) if frame.is_dir() else frame
+    guessed = Schema.infer(read, **columns, most_levels=levels, round_outwards=not exact_ranges)
     if output is None:
         click.echo(guessed.to_toml(), nl=False)
         return
     guessed.save(output)
-    click.echo(f"{output}: {len(guessed.features)} features. Check it before you build, because it is public.")
+    features = counted(len(guessed.features), "feature")
+    click.echo(f"{output}: {features}. Check it before you build, because it is public.")
 
 
 @schema.command()
@@ -78,8 +83,8 @@ def infer(frame: Path, output: Path | None, levels: int, exact_ranges: bool, **c
 def check(file: Path) -> None:
     """Check the schema in FILE: say what is wrong with it, or what it means."""
     read = Schema.load(file)
-    counted = [f for f in read.features if f.role == "feature"]
-    click.echo(f"{file}: {len(read.features)} features, {len(counted)} of them in the cost. It is public.")
+    costed = sum(f.role == "feature" for f in read.features)
+    click.echo(f"{file}: {counted(len(read.features), 'feature')}, {costed:,} of them in the cost. It is public.")
     Console().print(_described(read))
 
 
@@ -105,7 +110,8 @@ def _described(described: Schema) -> Grid:
 @click.option(
     "--accepted",
     metavar="COLUMN[=VALUE]",
-    help="The column of verdicts, and the value that means accepted; or with --model the class, 1 or 0.",
+    help="The column of verdicts, and the value that means accepted. With --model: the class that means accepted, by "
+    "default 1 of 0 and 1; or a column and a value, and the class is the one that agrees with them.",
 )
 @click.option(
     "--model",
@@ -115,6 +121,8 @@ def _described(described: Schema) -> Grid:
 )
 @click.option("--threshold", type=float, help="Accept whose score by --model is above this, instead of the usual.")
 @click.option("-o", "--output", type=_PATH, required=True, help="The bundle to write.")
+@FORCE
+@JSON
 @click.option(
     "--record",
     type=click.Choice(get_args(RecordKind)),
@@ -132,12 +140,23 @@ def _described(described: Schema) -> Grid:
     show_default=True,
     help="If the model cannot be certified, try this many points in each region, which is then not called certified.",
 )
+@click.option("--epsilon", type=float, help="Find regions with differential privacy for every person of FRAME.")
+@click.option("--delta", default=0.0, show_default=True, help="Of differential privacy; above 0, it takes less noise.")
 @click.option(
     "--min-cell", default=1, show_default=True, help="Keep only cells that at least this many people share; needs cell."
 )
 @click.option("--report", is_flag=True, help="Also say what regions ask of rejected people, beside the nearest rows.")
 @click.option("--clamp", is_flag=True, help="Move values beyond the schema's range to its ends.")
 @click.option("--key", type=_PATH, help="Sign every record with this private key of the issuer; servers need that.")
+@click.option(
+    "--memory",
+    type=SIZE,
+    metavar="SIZE",
+    help="Read Parquet a stretch at a time, and hold no more than this in memory; of a folder by default 4GiB.",
+)
+@click.option(
+    "--processes", type=click.IntRange(1), help="How many processes share the work; by default one for each core."
+)
 def build(
     frame: Path,
     schema_file: Path,
@@ -145,242 +164,208 @@ def build(
     model_file: Path | None,
     threshold: float | None,
     output: Path,
+    force: bool,
+    as_json: bool,
     record: Any,
     regions: int | None,
     min_people: int,
     points: int,
+    epsilon: float | None,
+    delta: float,
     min_cell: int,
     report: bool,
     clamp: bool,
     key: Path | None,
+    memory: int | None,
+    processes: int | None,
 ) -> None:
-    """Build a bundle from the accepted rows of FRAME, a CSV or Parquet file, or from regions of a model."""
+    """Build a bundle from the accepted rows of FRAME, or from regions of a model.
+
+    FRAME is a CSV or Parquet file, or a folder of Parquet files. Files in a folder may hold more than memory does.
+    """
+    check_new(output, force)
+    progress = Console().is_terminal and not as_json
     issuer = Issuer.load(key) if key else None
-    model, label = _decides(model_file, threshold, accepted)
-    built = Database.build(
-        frame,
-        Schema.load(schema_file),
-        model,
-        label,
-        record=record,
-        min_cell=min_cell,
-        min_people=min_people,
-        most_regions=regions,
-        points=points,
-        clamp=clamp,
-        progress=Console().is_terminal,
-    )
-    if issuer:
-        built = built.sign(issuer, progress=Console().is_terminal)
-    built.save(output)
-    rows = "regions, from" if built.certificate else "rows of"
-    click.echo(f"{output}: {built.counts.rows:,} {rows} {built.counts.accepted:,} accepted people.")
+    schema = Schema.load(schema_file)
+    if (frame.is_dir() or memory is not None) and record == "region":
+        expected = "rows or cells; regions need all people in memory: give one file, and no --memory"
+        raise NotOffered("--record", got="regions of a folder, or with --memory", expected=expected)
+    model, label, which = _decides(frame, schema, model_file, threshold, accepted, epsilon is not None)
+    shared = processes or _cores()
+    if frame.is_dir() or memory is not None:
+        with rows_of(frame):
+            built = streaming.build(
+                frame,
+                schema,
+                model,
+                label,
+                output=output,
+                issuer=issuer,
+                record=record,
+                min_cell=min_cell,
+                clamp=clamp,
+                memory=memory or streaming.MEMORY,
+                processes=shared,
+                progress=progress,
+            )
+    else:
+        with rows_of(frame):
+            built = Database.build(
+                frame,
+                schema,
+                model,
+                label,
+                record=record,
+                min_cell=min_cell,
+                min_people=min_people,
+                most_regions=regions,
+                points=points,
+                epsilon=epsilon,
+                delta=delta,
+                clamp=clamp,
+                progress=progress,
+            )
+        if issuer:
+            alone = processes is None and built.rows < _TOGETHER
+            built = built.sign(issuer, processes=1 if alone else shared, progress=progress)
+        built.save(output)
+    if as_json:
+        print_json({"bundle": str(output)} | _contents(built))
+        return
+    private = built.certificate.privacy() if built.certificate else ""
+    served = counted(built.counts.rows, "region" if built.certificate else "row")
+    people = counted(built.counts.accepted, "accepted person", "accepted people")
+    whose = "" if private else f", from {people} of {built.counts.seen:,}" if built.certificate else f" of {people}"
+    click.echo(f"{output}: {served}{whose}.")
+    if which:
+        click.echo(which)
     if built.certificate:
         click.echo(f"Applicants are told: {built.certificate.text()}")
+    if private:
+        click.echo(f"The terms will state: {private} Another build of these people adds its epsilon to this one.")
     if report and built.certificate:
         with Console(stderr=True).status("Comparing regions with rows for people who were held out"):
-            chosen = {"min_people": min_people, "most": regions, "points": points}
+            chosen: dict[str, Any] = {"min_people": min_people, "most": regions, "points": points}
+            chosen |= {"epsilon": epsilon, "delta": delta} if private else {}
             made = Database.report(frame, built.schema, model, label, **chosen)
         click.echo(f"What they ask, {made.text()}")
+        if private:
+            click.echo("This report is about the people themselves, without noise: do not publish it.")
 
 
-def _decides(model_file: Path | None, threshold: float | None, accepted: str | None) -> tuple[Any, Any]:
-    """Return the model that decides, or none, and the label or column that means accepted."""
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _decides(
+    frame: Path, schema: Schema, model_file: Path | None, threshold: float | None, accepted: str | None, private: bool
+) -> tuple[Any, Any, str]:
+    """Return the model that decides, or none; the label or column that means accepted; and what to say of it."""
     if model_file is None:
         if threshold is not None:
             raise WrongType("--threshold", got="no --model", expected="the model whose score is compared")
         if accepted is None:
             raise WrongType("--accepted", got="no column and no --model", expected="one of them")
-        return None, as_label(accepted)
-    if accepted not in (None, "0", "1"):
-        raise WrongType("--accepted", got=repr(accepted), expected="1 or 0, a class of --model")
-    model, label = load_model(model_file), None if accepted is None else int(accepted)
-    return (model, label) if threshold is None else (Thresholded(model, threshold, label), None)
+        return None, as_label(accepted), ""
+    model: Any = load_model(model_file)
+    classes, label = file_classes(model), None
+    which = "Class 1 of the model counts as accepted. If that is class 0, build again with --accepted 0."
+    named = f"{classes[1]} or {classes[0]}, a class of --model"
+    if accepted is None and classes != (0, 1):
+        expected = f"{named}; or a column and a value, such as verdict=good"
+        raise WrongType("--accepted", got="none, and no class of the model is called 1", expected=expected)
+    if accepted is not None and accepted in map(str, classes):
+        label, which = next(each for each in classes if str(each) == accepted), ""
+    elif accepted is not None:
+        if private:
+            expected = f"{named}: with --epsilon, people are not compared with it"
+            raise WrongType("--accepted", got=repr(accepted), expected=expected)
+        label, share = _class(_tables(frame), schema, model, accepted)
+        which = f"Class {label} of the model counts as accepted: it agrees with {accepted} for {share:.0%} of people."
+    return (model, label, which) if threshold is None else (Thresholded(model, threshold, label), None, which)
+
+
+def _class(tables: Iterable[Columns], schema: Schema, model: Any, accepted: str) -> tuple[Any, float]:
+    """Return the class of a model that agrees with a column of verdicts for more people, and their share."""
+    label, people, named, agreed = as_label(accepted), 0, 0, 0
+    classes = file_classes(model)
+    for table in tables:
+        said = accepted_rows(table, schema, None, label, anybody=False)
+        agreed += int(np.sum(said == accepted_rows(table, schema, model, classes[1], anybody=False)))
+        people, named = people + table.count, named + int(said.sum())
+    if isinstance(label, tuple) and not named:
+        raise EmptyDatabase(f"column {label[0]!r}", got=f"no row with {label[1]!r}", expected="at least one")
+    share = agreed / people
+    return classes[int(share >= 0.5)], max(share, 1 - share)
+
+
+def _tables(frame: Path) -> Iterable[Columns]:
+    """Return the rows of a file at once, those of a folder some at a time."""
+    if not frame.is_dir():
+        return [Columns(frame)]
+    return (stretch.read(None) for stretch in stretches(parquet_files(frame), 1 << 17))
+
+
+def _contents(database: Database) -> dict[str, Any]:
+    """Return what a bundle holds, ready for JSON."""
+    counts, certificate = database.counts, database.certificate
+    private = certificate is not None and certificate.privacy() != ""
+    return {
+        "digest": database.digest, "people_seen": None if private else counts.seen,
+        "accepted": None if private else counts.accepted,
+        "min_people": database.min_cell, "too_rare": counts.too_rare, "duplicates": counts.duplicates,
+        "rows": counts.rows, "parts": database.parts, "record": database.record,
+        "record_bytes": layout(database.schema, database.record).itemsize,
+        "signed_by": database.signer.hex() or None,
+        "fingerprint": fingerprint(database.signer) if database.signer else None,
+        "certificate": None if certificate is None else to_builtins(certificate) | {"text": certificate.text()},
+    }  # fmt: skip
+
+
+def _left_out(database: Database) -> str:
+    """Say what a bundle does without because too few people are there."""
+    few = "no accepted person" if database.min_cell == 1 else f"fewer than {database.min_cell:,} accepted people"
+    if database.certificate:
+        return f"{counted(database.counts.too_rare, 'region')} with {few}"
+    return f"{counted(database.counts.too_rare, 'person', 'people')} in cells of fewer than {database.min_cell:,}"
 
 
 @click.command()
 @click.argument("bundle", type=_PATH)
-def inspect(bundle: Path) -> None:
-    """Check BUNDLE and show what it holds."""
-    database = Database.open(bundle)
+@click.option("--verify", is_flag=True, help="Also read every part of a bundle in parts, and name those that are bad.")
+@JSON
+def inspect(bundle: Path, verify: bool, as_json: bool) -> None:
+    """Check BUNDLE and show what it holds.
+
+    Of a bundle in parts, which has more than a million rows, the manifest and the first part are checked.
+    """
+    database = Database.open(bundle, whole=False)
+    database.check(None if verify else [0], threads=_cores(), progress=Console().is_terminal and not as_json)
+    if as_json:
+        measure, schema_ = Deployment.serving(database, linked=True).measure(), database.schema.to_builtins()
+        print_json(_contents(database) | {"costs": measure, "schema": schema_})
+        return
     counts, certificate = database.counts, database.certificate
-    what = "regions" if certificate else "rows"
+    what, private = "regions" if certificate else "rows", certificate.privacy() if certificate else ""
     for name, value in (
         ("digest", database.digest),
-        ("people seen", f"{counts.seen:,}"),
-        ("accepted", f"{counts.accepted:,}"),
-        (f"{'regions' if certificate else 'in cells'} of fewer than {database.min_cell}", f"{counts.too_rare:,}"),
+        ("people seen", f"{counts.seen:,}" if not private else "not told"),
+        ("accepted", f"{counts.accepted:,}" if not private else "not told"),
+        *([("left out", _left_out(database))] if counts.too_rare else []),
         ("inside other regions" if certificate else "duplicates dropped", f"{counts.duplicates:,}"),
         (f"{what} served", f"{counts.rows:,}"),
-        ("a record is", f"a {database.record} of {database.records.shape[1]} bytes"),
-        ("signed by", database.signer.hex() or "nobody: not for servers"),
-        ("costs, by default", Deployment.serving(database).measure()),
+        ("in parts", f"{database.parts:,}, {'all' if verify or database.parts == 1 else 'the first'} checked"),
+        ("a record is", f"a {database.record} of {layout(database.schema, database.record).itemsize} bytes"),
+        ("signed by", f"the key {fingerprint(database.signer)}" if database.signer else "nobody: not for servers"),
+        ("costs, by default", Deployment.serving(database, linked=True).measure()),
         *([("the model", certificate.model), ("which means", certificate.text())] if certificate else []),
+        *([("the institution states", private)] if private else []),
     ):
         click.echo(f"{name:<27}{value}")
     Console().print(_described(database.schema))
-    for j, f in enumerate(() if certificate else database.schema.features):
+    whole = verify or database.parts == 1  # a part is no sample: rows stand in the order of their codes
+    for j, f in enumerate(() if certificate or not whole else database.schema.features):
         notice = crowded(f, database.codes[:, j])
         if notice:
             warnings.warn(notice, Suspicious, stacklevel=1)
-
-
-def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Read settings from a TOML file; flags and the environment override it."""
-    if path is None:
-        return
-    try:
-        given = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise WrongType(str(path), got=error.strerror, expected="a file of settings") from None
-    except ValueError as error:
-        raise WrongType(str(path), got=str(error), expected="TOML") from None
-    known = {option.opts[-1].lstrip("-"): option for option in ctx.command.params if isinstance(option, click.Option)}
-    del known["config"]
-    settings: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            raise UnknownName(str(path), got=name, expected=f"one of {', '.join(sorted(known))}")
-        option = known[name]
-        parts = value if option.multiple and isinstance(value, list) else [value]
-        if option.multiple != isinstance(value, list) or not all(isinstance(v, str | int | float) for v in parts):
-            expected = "a list of texts" if option.multiple else "one value"
-            raise WrongType(f"{path}, {name}", got=repr(value), expected=expected)
-        settings[str(option.name)] = value
-    ctx.default_map = settings
-
-
-@click.command()
-@click.argument("bundle", type=_PATH)
-@click.option(
-    "--config", type=_PATH, is_eager=True, expose_value=False, callback=_settings, help="A TOML file of settings."
-)
-@click.option("--terms", "terms_file", type=_PATH, required=True, help="The terms file, signed by the issuer.")
-@click.option("--server", type=int, required=True, help="The number of this server: 1, 2, …")
-@click.option("--key", type=_PATH, required=True, help="The file of this server's own private key.")
-@click.option("--common-key", type=_PATH, required=True, help="The file of the key that all servers share.")
-@click.option("--ledger", type=_PATH, required=True, help="The file that keeps used tickets.")
-@click.option("--new-ledger", is_flag=True, help="Make the ledger. If there was one, change the common key first.")
-@click.option(
-    "--threads",
-    default=cores,
-    show_default="as many as cores",
-    type=click.IntRange(1, 256),
-    help="How many threads scan the rows for one question.",
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option(
-    "--port", default=8000, show_default=True, type=click.IntRange(0, 65_535), help="The port to listen at; 0 for any."
-)
-@click.option("--tls-cert", type=_PATH, help="The PEM file of the certificate chain, for https.")
-@click.option("--tls-key", type=_PATH, help="The PEM file of the certificate's private key.")
-@click.option(
-    "--cors",
-    multiple=True,
-    default=("*",),
-    metavar="ORIGIN",
-    help="An origin whose web pages may ask; by default any. Repeatable.",
-)
-@click.option(
-    "--link",
-    "links",
-    multiple=True,
-    metavar="URL",
-    help="Where servers work together: the address of a process of another server; by default those in the terms.",
-)
-@click.option("--insecure", is_flag=True, help="Allow --link to other machines over plain http.")
-@click.option("--operator-token", type=_PATH, help="Enable /operator, for those who have the token in this file.")
-@click.option("--budget", type=click.FloatRange(0), help="/operator: how many bits may be given away in all.")
-@click.option("--issued", type=click.IntRange(0), help="/operator: how many tickets were issued.")
-@click.option(
-    "--log-level",
-    default="info",
-    show_default=True,
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    help="Log entries of this level and above.",
-)
-def serve(
-    bundle: Path,
-    terms_file: Path,
-    server: int,
-    key: Path,
-    common_key: Path,
-    ledger: Path,
-    new_ledger: bool,
-    threads: int,
-    host: str,
-    port: int,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    cors: tuple[str, ...],
-    links: tuple[str, ...],
-    insecure: bool,
-    operator_token: Path | None,
-    budget: float | None,
-    issued: int | None,
-    log_level: str,
-) -> None:
-    """Run one server of a deployment of BUNDLE, by its terms.
-
-    A setting is a flag, else COUNTERVEIL_SERVE_… in the environment, else a line in the --config file.
-    """
-    try:
-        from ..service import app
-        from ..service.together import Together
-    except ImportError as error:
-        raise MissingPackage("serve", got=f"no {error.name}", expected="counterveil[server]") from None
-    if (tls_cert is None) != (tls_key is None):
-        raise WrongType("TLS", got="only one of --tls-cert and --tls-key", expected="both")
-    if tls_cert and tls_key:
-        try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls_cert, tls_key)
-        except (OSError, ssl.SSLError) as error:
-            raise InvalidKey(f"{tls_cert}, {tls_key}", got=str(error), expected="a chain and its key in PEM") from None
-    terms = read_terms(terms_file)
-    database = Database.open(bundle)
-    common, own = read_common(common_key), SigningKey.load(key)
-    deployment = check_holdings(server, database, terms, own)  # before a ledger is made
-    book = Ledger(ledger, server, key_id=key_id(common), owner=own.public, new=new_ledger)
-    try:
-        bind_common(common_key, server, book.instance)
-    except InvalidKey:
-        book.close()
-        if new_ledger:
-            ledger.unlink()  # it was made just now, and nothing uses it
-        raise
-    running = Server.open(
-        server, database, terms, key=common, own=own, ledger=book, threads=threads, worthwhile=engine.LASTING
-    )
-    operator = None
-    if operator_token:
-        bits = _bits(database, deployment)
-        operator = Operator(running, read_token(operator_token), bits=bits, budget=budget, issued=issued)
-    together = None
-    if deployment.scheme.protocol.linked:
-        together = Together(running, own, links, insecure=insecure)
-        if operator is not None:
-            operator.link(together)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again; this lets `finally` run
-    try:
-        app.serve(
-            app.make_app(running, origins=cors, operator=operator, together=together),
-            running.about(),
-            host=host,
-            port=port,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            log_level=log_level,
-        )
-    finally:
-        book.close()
-
-
-def _bits(database: Database, deployment: Deployment) -> float:
-    """Return the bits that one question gives away, as `counterveil leakage` does; for many rows, an upper bound."""
-    reveal, count = deployment.scheme.reveal, len(database.codes)
-    if count > _MOST_MEASURED:
-        return reveal.capacity(deployment.scheme.field, count)
-    generator = simulation(1)
-    own = some_people(deployment, database.codes, 5, generator)
-    cases = populations(clear_costs(deployment, database.codes, each) for each in own)
-    return estimate(reveal, cases, count, samples=10, generator=generator).bits

@@ -88,7 +88,7 @@ def trusted(
     return {
         "terms": None if terms is None else read_terms(terms),
         "timeout": timeout,
-        "verify": _trust(ca),
+        "verify": trust(ca),
         "insecure": insecure,
         "operators": [_public_key("--operator", text) for text in operators],
         "issuer": None if issuer is None else _public_key("--issuer", issuer),
@@ -108,7 +108,8 @@ def _public_key(option: str, text: str) -> bytes:
     return read_public(text)
 
 
-def _trust(ca: Path | None) -> ssl.SSLContext | bool:
+def trust(ca: Path | None) -> ssl.SSLContext | bool:
+    """Return how to check TLS certificates: by this authority, or by the system's."""
     if ca is None:
         return True
     try:

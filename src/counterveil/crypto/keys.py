@@ -13,6 +13,9 @@ import hashlib
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +27,7 @@ from ..errors import InvalidKey, Unbound
 from .randomness import KEY_BYTES, VERSION, delimited, key_id, new_key
 
 SIGNATURE_BYTES = 64
+KeyState = Literal["pending", "active", "retired"]
 Purpose = Literal["terms", "ticket", "manifest", "record", "blind", "packages", "link"]  # what a signature is for
 COMMON, PRIVATE, PUBLIC = "common.key", "issuer.key", "issuer.pub"
 SERVER_PRIVATE, SERVER_PUBLIC = "server.key", "server.pub"
@@ -51,6 +55,15 @@ class SigningKey:
             raise InvalidKey(str(path), got="something else", expected="an Ed25519 private key in PEM")
         return cls(key)
 
+    @classmethod
+    def from_raw(cls, raw: bytes) -> SigningKey:
+        """Return the key of these 32 bytes, which `raw` gave to another process of the owner."""
+        return cls(Ed25519PrivateKey.from_private_bytes(raw))
+
+    def raw(self) -> bytes:
+        """Return the private key, for another process of its owner on this machine and for nothing else."""
+        return self._private.private_bytes_raw()
+
     @property
     def public(self) -> bytes:
         """The public key, 32 raw bytes."""
@@ -67,10 +80,15 @@ Issuer = SigningKey  # whoever may mint tickets and sign records and terms
 def is_signed(public: bytes, signature: bytes, purpose: Purpose, *parts: bytes) -> bool:
     """Say whether the holder of the private key signed these parts for this purpose."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, _message(purpose, parts))
+        _public_key(public).verify(signature, _message(purpose, parts))
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+@lru_cache(256)
+def _public_key(raw: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(raw)
 
 
 def _message(purpose: Purpose, parts: tuple[bytes, ...]) -> bytes:
@@ -139,16 +157,63 @@ def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
     return paths
 
 
+@dataclass(frozen=True)
+class CommonKey:
+    """A common key of the servers, and from when until when it is the one to use, in seconds since 1970.
+
+    Security: for the servers alone. Its id tells nothing about it.
+    """
+
+    value: bytes = field(repr=False)
+    begins: int = 0
+    ends: int | None = None  # None: it has no end
+    path: Path | None = None
+
+    @cached_property
+    def id(self) -> bytes:
+        """The id that manifests and requests name."""
+        return key_id(self.value)
+
+    def state(self, now: float) -> KeyState:
+        """Say whether the key waits to be used, is used, or is not to be used any more."""
+        if self.ends is not None and self.ends <= now:
+            return "retired"
+        return "active" if self.begins <= now else "pending"
+
+    def text(self) -> str:
+        """Return the content of a key file: the key, and on further lines when it begins and ends."""
+        times = [("begins", self.begins or None), ("ends", self.ends)]
+        said = [f"{name} {datetime.fromtimestamp(at, UTC).isoformat()}" for name, at in times if at is not None]
+        return "\n".join([self.value.hex(), *said, ""])
+
+
+def read_common_key(path: str | Path) -> CommonKey:
+    """Read the file of a common key, as `CommonKey.text` or `write_keys` wrote it."""
+    try:
+        first, *lines = _read(path).decode("ascii").split("\n")
+        key, times = bytes.fromhex(first), dict(line.split(" ", 1) for line in lines if line.strip())
+        read = {name: int(datetime.fromisoformat(text).timestamp()) for name, text in times.items()}
+        made = CommonKey(key, **read, path=Path(path))
+    except (ValueError, TypeError, OverflowError):
+        made = None
+    if made is None or len(made.value) != KEY_BYTES or not set(times) <= {"begins", "ends"}:
+        expected = f"{2 * KEY_BYTES} hexadecimal digits, and when the key begins and ends"
+        raise InvalidKey(str(path), got="something else", expected=expected)
+    return made
+
+
 def read_common(path: str | Path) -> bytes:
     """Read the servers' common key."""
-    content = _read(path)
-    try:
-        key = bytes.fromhex(content.decode("ascii").strip())
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise InvalidKey(str(path), got="something else", expected=f"{2 * KEY_BYTES} hexadecimal digits")
-    return key
+    return read_common_key(path).value
+
+
+def read_common_keys(path: str | Path) -> list[CommonKey]:
+    """Read the common key in a file, or those in all files of a folder whose names end in .key."""
+    files = sorted(Path(path).glob("*.key")) if Path(path).is_dir() else [Path(path)]
+    keys = {key.id: key for key in map(read_common_key, files)}
+    if len(keys) < len(files):
+        raise InvalidKey(str(path), got="one key in two files", expected="each key once")
+    return list(keys.values())
 
 
 def bind_common(path: str | Path, server: int, instance: bytes) -> None:
@@ -171,6 +236,15 @@ def bind_common(path: str | Path, server: int, instance: bytes) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "no text"
         warnings.warn(f"{note}: {reason}; a second ledger under this key would not be noticed", Unbound, stacklevel=2)
+
+
+def is_bound(path: str | Path, server: int) -> bool:
+    """Say whether a note beside a common key says that a server has used it with a ledger."""
+    try:
+        noted = Path(f"{path}.server-{server}").read_text("ascii").split()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return noted[:1] == [key_id(read_common(path)).hex()]
 
 
 def read_public(path: str | Path) -> bytes:

@@ -28,9 +28,12 @@ def unpackage(packaged: bytes) -> bytes:
     return _xor(body, keystream(_xor(tail, hashlib.sha256(body).digest()))(len(body)))
 
 
-def package_all(records: Iterable[Bytes], secret: bytes) -> Bytes:
-    """Return a package of every record, an (M, length) array. The keys come from the key stream of a secret."""
-    stream = keystream(secret)
+def package_all(records: Iterable[Bytes], secret: bytes, first: int = 0) -> Bytes:
+    """Return a package of every record, an (M, length) array. The keys come from the key stream of a secret.
+
+    `first` is the first record's number among all that have keys from this stream.
+    """
+    stream = keystream(secret, first * KEY_BYTES // 16)
     packages = [package(record.tobytes(), stream(KEY_BYTES)) for record in records]
     return np.frombuffer(b"".join(packages), dtype=np.uint8).reshape(len(packages), -1)
 

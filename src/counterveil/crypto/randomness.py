@@ -57,9 +57,9 @@ def uniform(read: Callable[[int], bytes], q: int, count: int, in_all: int = 0) -
     return drawn[:count]
 
 
-def keystream(key: bytes) -> Callable[[int], bytes]:
-    """Return a reader of the AES-256-CTR key stream of `key`, from counter zero on."""
-    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+def keystream(key: bytes, block: int = 0) -> Callable[[int], bytes]:
+    """Return a reader of the AES-256-CTR key stream of `key`, from this block of 16 bytes on."""
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
     return lambda count: encryptor.update(bytes(count))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import numpy as np
 
 from ..algebra.arrays import Bytes, Codes
@@ -19,4 +22,12 @@ def hold(records: Bytes | Records) -> Records:
     return CpuRecords(records) if isinstance(records, np.ndarray) else records
 
 
-__all__ = ["LASTING", "WORTHWHILE", "Plan", "Records", "Rows", "as_rows", "hold", "lay_out"]
+ENGINES = {"cpu": "cpu", "cuda": "cuda"}  # what scans the rows of one process: the module that lays them out
+
+
+def named(engine: str) -> Any:
+    """Return the module of an engine. It has `lay_out` and `hold`, which return `Rows` and `Records`."""
+    return importlib.import_module(f".{ENGINES[engine]}", __package__)
+
+
+__all__ = ["ENGINES", "LASTING", "WORTHWHILE", "Plan", "Records", "Rows", "as_rows", "hold", "lay_out", "named"]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..algebra.arrays import Bytes, Order, Vector
 from ..algebra.field import Residues
+from .hosting import Home, Meet, Script
 from .party import Party
 
 T = TypeVar("T")
@@ -37,9 +38,16 @@ class Plan:
 
 
 class Job(Protocol[Result]):
-    """Work that runs where the rows are: a party over the values of some rows, from number `first` on."""
+    """Work that runs where the rows are: a script over the values of some rows. It is plain data, and can be sent.
 
-    def __call__(self, values: Vector, first: int) -> Party[Result]: ...
+    `home` is the graphics card that the values are on, if they are on one.
+    """
+
+    def __call__(self, values: Vector, home: Home | None = None) -> Script[Result]: ...
+
+
+Jobs = Callable[[int, int], Job[Result]]
+"""From the first row of a part and the row after its last, to the job for that part."""
 
 
 @runtime_checkable
@@ -54,8 +62,11 @@ class Rows(Protocol):
     def begin(self, plan: Plan) -> Callable[[], Vector]:
         """Start a scan, in the background where that pays; return a function that waits for its result."""
 
-    def host(self, plan: Plan, job: Job[T]) -> Party[list[T]]:
-        """Play a job over the values of every block of rows, where the rows are; return the result of each block."""
+    def host(self, plan: Plan, jobs: Jobs[T], meet: Meet) -> Party[list[T]]:
+        """Play a job over the values of every part of the rows, where these rows are (see `hosting`).
+
+        Return the result of each job, in row order. If a part of the rows is lost meanwhile, all of it fails.
+        """
 
 
 class Records(Protocol):

@@ -19,14 +19,16 @@ from ..algebra.arrays import Bytes, Codes, Order, Vector
 from ..algebra.compiled import pays
 from ..algebra.field import Residues
 from . import plain
-from .blocks import Blocks
-from .contract import Job, Plan
+from .blocks import Blocks, Keep, here
+from .contract import Jobs, Plan
+from .hosting import Meet, advanced, in_step
 from .party import Party
 
 T = TypeVar("T")
 
 WORTHWHILE = 1 << 20  # bytes of codes; with fewer, the plain way ends before numba has compiled anything
 LASTING = 1 << 16  # the same for a server, which runs long enough to repay the compiling
+_BESIDE = 1 << 20  # bytes of blocks; a scan of fewer takes less time than to hand it to another thread
 _AT_ONCE = 64  # scans that may be started at a time; those that wait run together
 
 Laid = Codes | Blocks  # as they came, or laid out in blocks
@@ -58,15 +60,16 @@ class CpuRows:
         return plan.field.add(values, plan.constant) if plan.constant else values
 
     def begin(self, plan: Plan) -> Callable[[], Vector]:
-        """Start a scan: of blocks, in a thread of its own; of codes as they came, at once."""
-        if isinstance(self.data, Blocks):
+        """Start a scan: of many blocks, in a thread of its own; of few, or of codes as they came, at once."""
+        if isinstance(self.data, Blocks) and self.data.data.nbytes >= _BESIDE:
             return _beside().submit(self.scan, plan).result
         values = self.scan(plan)
         return lambda: values
 
-    def host(self, plan: Plan, job: Job[T]) -> Party[list[T]]:
-        """Play a job over the values of all rows: here they are one block."""
-        return [(yield from job(self.scan(plan), 0))]
+    def host(self, plan: Plan, jobs: Jobs[T], meet: Meet) -> Party[list[T]]:
+        """Play a job over the values of all rows: here they are one part."""
+        script = jobs(0, len(self))(self.scan(plan))
+        return in_step(lambda pieces: [advanced(script, pieces[0])], 1, meet)
 
 
 class CpuRecords:
@@ -96,10 +99,15 @@ class CpuRecords:
         return np.where((which >= 0)[:, None], self.data[which], np.uint8(0))
 
 
-def lay_out(codes: Codes, *, threads: int = 1, worthwhile: int = WORTHWHILE) -> CpuRows:
+def lay_out(codes: Codes, *, threads: int = 1, worthwhile: int = WORTHWHILE, keep: Keep = here) -> CpuRows:
     """Return the codes laid out for many scans, or as they are where that does not pay or cannot be done."""
     narrow = codes.dtype in (np.uint8, np.uint16)
-    return CpuRows(Blocks(codes, threads) if narrow and codes.nbytes >= worthwhile and _plans() else codes)
+    return CpuRows(Blocks(codes, threads, keep) if narrow and codes.nbytes >= worthwhile and _plans() else codes)
+
+
+def hold(records: Bytes) -> CpuRecords:
+    """Return an array of records as `Records`, which can be added up."""
+    return CpuRecords(records)
 
 
 @cache
@@ -121,9 +129,7 @@ def polynomial(field: Residues, rows: Laid, coefficients: Sequence[Vector], larg
     if len(coefficients) <= 2 and not _plans().wants_table(rows.data, largest, field.q):
         one, two = [*coefficients, np.zeros_like(coefficients[0])][:2]
         return rows.scanned(_plans().polynomial(rows.data, one, two, constant, largest, field.q))
-    levels, whole = np.arange(largest + 1) % field.q, np.zeros((rows.shape[1], largest + 1), dtype=np.int64)
-    for c in reversed(coefficients):  # Horner
-        whole = field.mul(field.add(whole, c[:, None]), levels)
+    whole = plain.tabulated(field, coefficients, largest)
     whole[0] = field.add(whole[0], constant)
     return table(field, rows, whole.reshape(-1), np.full(len(whole), largest + 1))
 

@@ -55,6 +55,15 @@ def polynomial(field: Residues, rows: Codes, coefficients: Sequence[Vector], lar
     return values
 
 
+def tabulated(field: Residues, coefficients: Sequence[Vector], largest: int) -> Vector:
+    """Return a polynomial as tables: what each code adds, an array (d, largest + 1)."""
+    levels = np.arange(largest + 1) % field.q
+    whole = np.zeros((coefficients[0].size, largest + 1), dtype=np.int64)
+    for c in reversed(coefficients):  # Horner
+        whole = field.mul(field.add(whole, c[:, None]), levels)
+    return whole
+
+
 def _powers(codes: Codes, degree: int, *, exact: bool) -> list[Matrix]:
     """Return y, y², …: as float64 if that holds them exactly, else as int64."""
     first: Matrix = codes.astype(np.float64) if exact else codes.astype(np.int64)

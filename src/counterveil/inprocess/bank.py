@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..algebra.arrays import Vector
+from ..algebra.arrays import Codes, Vector
 from ..applicant.ask import compile_question
 from ..applicant.conversation import Conversation
 from ..applicant.explain import Explanation, explain
 from ..applicant.offer import Offer
 from ..applicant.runs import Do, Line
-from ..crypto.keys import SIGNATURE_BYTES, Issuer, SigningKey
+from ..crypto.keys import SIGNATURE_BYTES, CommonKey, Issuer, SigningKey
 from ..crypto.packages import package_all
 from ..crypto.randomness import new_key
-from ..institution.database import Database
+from ..institution.database import Database, as_table
 from ..schema.costs import Costs
 from ..schema.frames import as_person
 from ..schema.layouts import Record
@@ -60,15 +61,29 @@ class Local:
         )
         addresses = tuple(f"http://server-{n}" for n in range(1, len(own) + 1))
         issued = SignedTerms(terms.text(), addresses, "0" * 128)  # no signature: nobody outside this process reads it
-        epoch, common = make_epoch(database, issued, deployment), new_key()
-        servers = [Server(n, [epoch], key=common, own=key, ledger=MemoryLedger()) for n, key in enumerate(own, 1)]
+        epoch, common = make_epoch(database, issued, deployment), CommonKey(new_key())
+        servers = [Server(n, [epoch], keys=[common], own=key, ledger=MemoryLedger()) for n, key in enumerate(own, 1)]
         self._servers = {server.number: server for server in servers}
         self._peers = [Peer(url, s.manifest, 0.0, None, None) for url, s in zip(addresses, servers, strict=True)]
         self._offer = Offer(issued, deployment, 0.0)
         self._wires, self._tapes = Wires(self._servers), Dealer(deployment.scheme, epoch.size) if dealt else None
 
+    @cached_property
+    def _rows(self) -> Codes:
+        return self.deployment.rows(self.database.codes)
+
     def __repr__(self) -> str:
         return f"Local({self.deployment.says(self.database.rows)})"
+
+    def _repr_html_(self) -> str:
+        scheme = self.deployment.scheme
+        about = {
+            "scheme": f"{scheme.name}, by {scheme.protocol.name}",
+            "servers": f"{scheme.servers}; {scheme.collusion} may collude",
+            "a question gives": f"{self.deployment.gives}; {self.deployment.tells(self.database.rows)}",
+            "attacks": self.deployment.lasts(),
+        }
+        return as_table("A deployment in this process", about) + self.database._repr_html_()
 
     def ask(
         self,
@@ -100,6 +115,15 @@ class Local:
         question, costs = compile_question(self.deployment, own, wishes)
         conversation = self._carried(question, spread=spread)
         return costs, conversation.checked(costs, self._issuer)
+
+    def nearest(self, own: Vector, wishes: Preferences) -> tuple[Costs, list[int]]:
+        """Return what `fetch` would find: the costs of a person's changes, and the numbers of the nearest rows.
+
+        It computes the scheme's specification on all rows, without tickets, shares and messages. Nobody could ask a
+        server for that; in one process nothing is hidden anyway, and a thousand people take seconds.
+        """
+        question, costs = compile_question(self.deployment, own, wishes)
+        return costs, self.deployment.choose(self.deployment.scheme.form.costs(self._rows, question))
 
     def reveal(self, question: Question, *, deployment: Deployment | None = None) -> tuple[Seen, Record]:
         """Return everything that a question reveals, and the nearest record, for measurements and attacks.
@@ -181,7 +205,7 @@ def _with_blanks(database: Database, issuer: Issuer) -> Database:
         served=packages,
         signer=issuer.public,
         _known_digest=database.digest,
-        _known_packed="0" * 64,
+        _known_packed=("0" * 64,),
     )
 
 

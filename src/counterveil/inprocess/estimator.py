@@ -83,17 +83,25 @@ class PrivateCounterfactuals(BaseEstimator):  # type: ignore[misc]
         return self
 
     def kneighbors(self, X: Any, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
-        """Return the costs of the nearest accepted rows (in whole ranges), and their row numbers in the X of `fit`."""
+        """Return the costs of the nearest accepted rows (in whole ranges), and their row numbers in the X of `fit`.
+
+        Numbers of rows are nothing that a protocol tells, so this computes the scheme's specification, for all people
+        in a moment. With a mask, the rows depend on chance, and each person's question runs by the protocol.
+        """
         check_is_fitted(self)
         k = self.n_neighbors if n_neighbors is None else n_neighbors
         bank, table = self._bank(k), self._table(X, reset=False)
         costs, indices = [], []
         source, costed = self.database_.source, self.schema_.costed
-        row_of = {row.tobytes(): n for n, row in enumerate(self.database_.codes[:, costed].astype(np.int64))}
+        codes = self.database_.codes[:, costed].astype(np.int64)
+        row_of = {row.tobytes(): n for n, row in enumerate(codes)}
         for own in self.schema_.quantise(table, clamp=self.schema is None):
-            compiled, records = bank.fetch(own, Preferences())
-            rows = [row_of[record.codes[costed].tobytes()] for record in records]
-            costs.append([sum(compiled.of(record.codes[costed])) / bank.deployment.unit for record in records])
+            if bank.deployment.scheme.reveal.masked:
+                compiled, records = bank.fetch(own, Preferences())
+                rows = [row_of[record.codes[costed].tobytes()] for record in records]
+            else:
+                compiled, rows = bank.nearest(own, Preferences())
+            costs.append([sum(compiled.of(codes[row])) / bank.deployment.unit for row in rows])
             indices.append(rows if source is None else source[rows])
         return (np.array(costs), np.array(indices)) if return_distance else np.array(indices)
 

@@ -65,7 +65,7 @@ class Dealer:
         self._scheme, self._size, self._draw, self._count = scheme, size, draw, 0
         self._other: dict[bytes, Bytes] = {}  # halves of tapes that the second server has not claimed yet
 
-    def pick(self, peer: bytes) -> tuple[bytes, Bytes]:
+    def pick(self, peer: bytes, terms: bytes) -> tuple[bytes, Bytes]:
         """Deal a tape; return its name and the first server's half."""
         first, second = deal(self._scheme, self._size, self._draw)
         self._count += 1
@@ -73,6 +73,6 @@ class Dealer:
         self._other[name] = second
         return name, first
 
-    def claim(self, peer: bytes, name: bytes) -> Bytes | None:
+    def claim(self, peer: bytes, terms: bytes, name: bytes) -> Bytes | None:
         """Return the second server's half, once."""
         return self._other.pop(name, None)

@@ -89,7 +89,7 @@ def retrieve(
     scheme : a name of the catalogue (``"baseline"``, ``"diff"``, ``"mask"``, the same with ``+``, ``"linear-…"``,
         ``"i-pcr"``), any pair as ``"form/reveal"``, such as ``"table/sealed"``, or a `Scheme`.
     weights : d integers in [1:max_weight], how reluctant the applicant is to change each feature.
-    costs : the cost of every level of every feature, for the form ``table``; it replaces x and weights.
+    costs : the cost of every level of every feature, for the form ``table``; it replaces x and weights. Give `cap` too.
     immutable : d integers, 1 for a feature that must stay as it is, else 0; for the forms ``fixed`` and ``table``.
     records : M byte strings of one length, of which one is fetched; by default each row's own codes.
     parameters : public parameters of the scheme: `max_weight`, `d_min`, `expansion`, `shuffle`, `servers`, `collusion`,
@@ -110,6 +110,14 @@ def retrieve(
 
     >>> counterveil.retrieve([[20, 0], [0, 20]], [1, 2], largest=20, scheme="linear-diff", weights=[1, 9]).index
     0
+
+    With tables of costs. `cap` is the public bound on the average of the features' dearest entries, here (5 + 7) / 2.
+    It sets q. Without it, q is as large as weighted squared distances need, and dearer tables are refused.
+
+    >>> tables = [[0, 1, 2, 5], [7, 3, 0, 3]]
+    >>> found = counterveil.retrieve([[1, 2], [3, 0]], costs=tables, largest=3, scheme="table/distances", cap=6)
+    >>> found.revealed, found.field.q
+    (array([ 1, 12]), 13)
     """
     if isinstance(scheme, Scheme):
         if largest is not None or parameters:

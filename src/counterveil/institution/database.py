@@ -11,11 +11,13 @@ compute.
 from __future__ import annotations
 
 import hashlib
+import html
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +26,21 @@ import numpy as np
 
 from ..algebra import checks
 from ..algebra.arrays import Bytes, Codes, Vector
-from ..crypto.keys import SIGNATURE_BYTES, Issuer
-from ..crypto.packages import package_all, unpackage_all
-from ..errors import EmptyDatabase, InvalidInput, UnknownName, WrongType
+from ..crypto.keys import Issuer
+from ..crypto.packages import unpackage_all
+from ..errors import EmptyDatabase, UnknownName, WrongType
 from ..schema.frames import Columns
 from ..schema.layouts import RecordKind, encode, layout
 from ..schema.schema import Schema
 from ..terms.parameters import Certificate
 from . import bundle
 from .bundle import Counts
-from .regions import Regions, Report, find_regions, held_out_report
+from .ordering import first_of_each, grouped, keys_of
+from .parallel import crew, watched
+from .quantising import quantise
+from .regions import Regions, Report, find_private_regions, find_regions, held_out_report
+from .signing import AT_ONCE, pieces, signed
 from .verdicts import accepted_rows, warn_of_repeats
-
-_CHUNK = 65_536  # rows quantised at a time
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -60,11 +64,30 @@ class Database:
     blind: bytes = b""
     certificate: Certificate | None = None  # what is certain of regions, and of which model
     source: Vector | None = None  # where each row stood in the frame; known to the builder alone
+    part_rows: int = 0  # rows of a part of the bundle; 0 for as many as usual
     _known_digest: str = ""  # the digest, where it is known already
-    _known_packed: str = ""  # the SHA-256 of the packages, where it is known already
+    _known_packed: tuple[str, ...] = ()  # the SHA-256 of the packages of every part, where they are known already
+    _file: bundle.Bundle | None = None  # the file that this is mapped from
+    _unchecked: set[int] = field(default_factory=set)  # parts of that file that nobody has checked yet
 
     def __repr__(self) -> str:
         return f"Database({len(self.codes)} rows, {len(self.schema.features)} features, records of {self.record}s)"
+
+    def _repr_html_(self) -> str:
+        counts = self.counts
+        about = {
+            "regions" if self.certificate else "rows": f"{counts.rows:,}, from {counts.accepted:,} accepted of "
+            f"{counts.seen:,} people",
+            "a record is": f"a {self.record}",
+            "signed": "yes" if self.signer else "no: for this process only, not for servers",
+        }
+        head = "<tr><th>feature</th><th>levels</th><th>from</th><th>to</th></tr>"
+        rows = "".join(
+            f"<tr><td>{html.escape(f.title)}</td><td>{f.largest + 1:,}</td>"
+            f"<td>{html.escape(f.show(f.value(0)))}</td><td>{html.escape(f.show(f.value(f.steps)))}</td></tr>"
+            for f in self.schema.features
+        )
+        return as_table("A database: secret", about) + f"<table>{head}{rows}</table>"
 
     @classmethod
     def build(
@@ -79,6 +102,8 @@ class Database:
         min_people: int = 1,
         most_regions: int | None = None,
         points: int = 0,
+        epsilon: float | None = None,
+        delta: float = 0.0,
         clamp: bool = False,
         progress: bool = False,
     ) -> Database:
@@ -99,6 +124,8 @@ class Database:
         most_regions : serve only so many regions, those that help the rejected people of the frame the most.
         points : if the model cannot be certified, sample so many points in each region; such regions are never called
             certified. 0 refuses the model.
+        epsilon, delta : find regions with (epsilon, delta) differential privacy for every person of the frame, given
+            the model and the schema as public. It is void for people whom the model was fitted on.
         clamp : pull values beyond the schema's range to its ends instead of refusing them.
         progress : show a progress bar.
         """
@@ -109,22 +136,25 @@ class Database:
             raise UnknownName("record", got=repr(record), expected="row, cell or region")
         if min_cell > 1 and record != "cell":
             raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
-        if record != "region" and (min_people != 1 or most_regions is not None or points):
-            got = f"{record}s with min_people, most_regions or points"
+        private: dict[str, Any] = {"epsilon": epsilon, "delta": delta} if epsilon is not None or delta else {}
+        if record != "region" and (min_people != 1 or most_regions is not None or points or private):
+            got = f"{record}s with min_people, most_regions, points, epsilon or delta"
             raise WrongType("record", got=got, expected='record="region"')
         if record == "region" and model is None:
             raise WrongType("model", got="none", expected="the model that decides, since regions are certified by it")
         table = Columns(frame)
         table.select(schema.names)
-        keep = accepted_rows(table, schema, model, accepted)
+        somebody = not private  # a private build does not fail for want of one accepted person: that would tell
+        keep = accepted_rows(table, schema, model, accepted, anybody=somebody)
         if model is None:
             warn_of_repeats(table, schema, keep)
-        if not keep.any():
+        if somebody and not keep.any():
             raise EmptyDatabase("accepted", got=f"none of {table.count} rows", expected="at least one")
         if record == "region":
-            every = _quantise(table, schema, clamp, progress).astype(np.int64)
+            every = quantise(table, schema, clamp, progress).astype(np.int64)
             with _told(progress) as tell:
-                found = find_regions(
+                find: Callable[..., Regions] = find_private_regions if private else find_regions
+                found = find(
                     model,
                     table,
                     schema,
@@ -135,19 +165,21 @@ class Database:
                     most=most_regions,
                     points=points,
                     progress=tell,
+                    **private,
                 )
             return cls._of_regions(found, table, min_people, getattr(model, "digest", None) or found.digest)
         chosen = table.rows(keep)
-        codes = _quantise(chosen, schema, clamp, progress, np.flatnonzero(keep))
+        codes = quantise(chosen, schema, clamp, progress, np.flatnonzero(keep))
         people = len(codes)
 
         frequent = np.arange(people)
         if min_cell > 1:
-            _, cell, share = np.unique(codes, axis=0, return_inverse=True, return_counts=True)
-            frequent = np.flatnonzero(share[cell.reshape(-1)] >= min_cell)
+            order, starts = grouped(keys_of(codes))
+            share = np.diff(starts, append=people)
+            frequent = np.sort(order[np.repeat(share, share) >= min_cell])
             if not frequent.size:
                 raise EmptyDatabase("min_cell", got=f"no cell of {min_cell} people", expected="at least one")
-        first = frequent[np.unique(codes[frequent][:, schema.costed], axis=0, return_index=True)[1]]
+        first = frequent[first_of_each(keys_of(codes[frequent][:, schema.costed]))]
         kept = np.zeros(people, dtype=bool)
         kept[first] = True
         order = np.argsort(np.argsort(first))  # `rows` keeps the frame's order; this is the codes' order
@@ -174,11 +206,11 @@ class Database:
         """Report what regions would ask of rejected people, beside the nearest rows.
 
         Regions are found from some of the people, and compared for rejected ones among the rest. The parameters are
-        those of `build`; `options` are those of `find_regions`.
+        those of `build`; `options` are those of `find_regions`, or with an `epsilon` of `find_private_regions`.
         """
         table = Columns(frame)
         keep = accepted_rows(table, schema, model, accepted)
-        codes = _quantise(table, schema, True, False).astype(np.int64)
+        codes = quantise(table, schema, True, False).astype(np.int64)
         return held_out_report(model, table, schema, keep, codes, label=accepted, **options)[0]
 
     @classmethod
@@ -190,7 +222,7 @@ class Database:
             record="region",
             min_cell=min_people,
             counts=Counts(
-                seen=table.count,
+                seen=table.count if found.epsilon is None else 0,  # 0: not told
                 accepted=found.accepted,
                 too_rare=found.too_rare,
                 duplicates=found.inside_others,
@@ -198,7 +230,13 @@ class Database:
             ),
             codes=codes.astype(bundle.narrow(found.schema, "region")),
             served=encode(found.schema, "region", codes, table),
-            certificate=Certificate(model, found.sampled, math.ceil(1_000_000 * found.bound)),
+            certificate=Certificate(
+                model,
+                found.sampled,
+                math.ceil(1_000_000 * found.bound),
+                "" if found.epsilon is None else _decimal(found.epsilon),
+                _decimal(found.delta) if found.delta else "",
+            ),
         )
 
     @property
@@ -215,92 +253,117 @@ class Database:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of everything in the bundle but the signatures and packages, in hexadecimal."""
-        return self._known_digest or hashlib.sha256(bundle.to_json(self._manifest())).hexdigest()
+        return self._known_digest or hashlib.sha256(self._manifest().covered()).hexdigest()
+
+    @property
+    def packed(self) -> str:
+        """The SHA-256 of the packages, in hexadecimal; of packages in parts, the root of their digests."""
+        return bundle.root(self._packed)
 
     @cached_property
-    def packed(self) -> str:
-        """The SHA-256 of the packages, in hexadecimal."""
-        return self._known_packed or bundle.describe(self.served).sha256
+    def _packed(self) -> tuple[str, ...]:
+        return self._known_packed or bundle.leaves_of(self.served, self._part)
 
-    def sign(self, issuer: Issuer, *, progress: bool = False) -> Database:
+    @property
+    def _part(self) -> int:
+        return self.part_rows or bundle.usual_part(self.rows)
+
+    def sign(self, issuer: Issuer, *, processes: int = 1, progress: bool = False) -> Database:
         """Return the database with every record signed and packaged, ready for servers.
 
-        The same data and the same key give the same bytes.
+        The same data and the same key give the same bytes, however many processes share the work.
         """
-        bare = replace(self, served=self.records, signer=b"", blind=b"", _known_digest="", _known_packed="")
-        blind = hashlib.sha256(issuer.sign("blind", bytes.fromhex(bare.digest))).digest()
-        named = replace(bare, signer=issuer.public, blind=blind)
-        digest = hashlib.sha256(bundle.to_json(named._manifest(bare.served))).digest()
-        records = _watched(bare.served, "signing", bare.rows, progress)
-        signatures = b"".join(issuer.sign("record", digest, record.tobytes()) for record in records)
-        columns = np.frombuffer(signatures, dtype=np.uint8).reshape(-1, SIGNATURE_BYTES)
-        secret = hashlib.sha256(issuer.sign("packages", digest)).digest()
-        signed = np.hstack([bare.served, columns])
-        packages = package_all(_watched(signed, "packaging", bare.rows, progress), secret)
-        made = replace(named, served=packages, _known_digest=digest.hex())
-        made.__dict__["records"] = bare.served  # cached, so that nobody has to unpackage them
-        return made
+        bare = replace(self, served=self.records, signer=b"", blind=b"", _known_digest="", _known_packed=(), _file=None)
+        named = bare._manifest().signed_by(issuer)
+        digest = hashlib.sha256(named.covered()).digest()
+        with crew(processes) as run:
+            made = signed(pieces(bare.served), issuer, digest, run)
+            packages = np.concatenate(list(watched(made, "signing", -(-self.rows // AT_ONCE), progress)))
+        blind = bytes.fromhex(named.blind)
+        whole = replace(bare, served=packages, signer=issuer.public, blind=blind, _known_digest=digest.hex())
+        whole.__dict__["records"] = bare.served  # cached, so that nobody has to unpackage them
+        return whole
 
-    def _manifest(self, records: Bytes | None = None) -> bundle.Manifest:
+    def _manifest(self) -> bundle.Manifest:
         """Return what the digest covers."""
+        if self._file:
+            return self._file.manifest
+        codes, records = (bundle.leaves_of(each, self._part) for each in (self.codes, self.records))
         return bundle.Manifest(
             schema=self.schema.to_builtins(),
             record=self.record,
             min_cell=self.min_cell,
             counts=self.counts,
-            codes=bundle.describe(self.codes),
-            records=bundle.describe(self.records if records is None else records),
+            codes=bundle.describe(self.codes.dtype, self.codes.shape, codes),
+            records=bundle.describe(self.records.dtype, self.records.shape, records),
             signer=self.signer.hex(),
             blind=self.blind.hex(),
             certificate=self.certificate or msgspec.UNSET,
+            parts=bundle.cut(self._part, codes, records),
         )
 
     def save(self, path: str | Path) -> None:
         """Write the bundle, atomically: a reader sees the old file or the new one, whole."""
-        packed = self.packed if self.signer else ""
-        manifest = msgspec.structs.replace(self._manifest(), digest=self.digest, packed=packed)
+        self.check()
+        manifest = self._manifest().sealed(self.digest, self._packed if self.signer else ())
         bundle.write(Path(path), manifest, self.codes, self.served)
 
+    @property
+    def parts(self) -> int:
+        """How many parts the bundle has. Each can be checked and laid out without the others."""
+        return -(-self.rows // self._part)
+
+    def check(self, parts: Iterable[int] | None = None, *, threads: int = 1, progress: bool = False) -> None:
+        """Read parts of the file, or all, and compare them with their digests, unless that was done before.
+
+        The error names the first part that is not what it was.
+        """
+        file, wanted = self._file, sorted(self._unchecked if parts is None else self._unchecked & set(parts))
+        if file is None or not wanted:
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="check") as pool:
+            checked = zip(wanted, pool.map(partial(bundle.check, file), wanted), strict=True)
+            for part, _ in watched(checked, "checking", len(wanted), progress):
+                self._unchecked.discard(part)
+
     @classmethod
-    def open(cls, path: str | Path) -> Database:
-        """Open a bundle, memory-mapped, after checking every byte of it."""
-        manifest, schema, codes, served = bundle.read(Path(path))
-        return cls(
-            schema=schema,
+    def open(cls, path: str | Path, *, whole: bool = True) -> Database:
+        """Open a bundle, memory-mapped, after checking every byte of it.
+
+        If not `whole`, only the manifest is read. Whoever then uses rows or records must `check` their parts first.
+        """
+        file = bundle.read(Path(path))
+        manifest = file.manifest
+        opened = cls(
+            schema=file.schema,
             record=manifest.record,
             min_cell=manifest.min_cell,
             counts=manifest.counts,
-            codes=codes,
-            served=served,
+            codes=file.codes,
+            served=file.served,
             signer=bytes.fromhex(manifest.signer),
             blind=bytes.fromhex(manifest.blind),
             certificate=manifest.certificate or None,
+            part_rows=manifest.parts.rows if manifest.parts else 0,
             _known_digest=manifest.digest,
-            _known_packed=manifest.packed,
+            _known_packed=manifest.packages(),
+            _file=file,
+            _unchecked=set(range(len(manifest.spans()))),
         )
+        if whole:
+            opened.check()
+        return opened
 
 
-def _quantise(table: Columns, schema: Schema, clamp: bool, progress: bool, places: Vector | None = None) -> Codes:
-    """Return the codes of all rows, feature by feature. Errors name a row by its place in the frame."""
-    codes = np.empty((table.count, len(schema.features)), dtype=np.uint16)
-    count = len(schema.features) * -(-table.count // _CHUNK)
-    for j, column, start in _watched(_chunks(table, schema), "quantising", count, progress):
-        chunk = slice(start, start + _CHUNK)
-        try:
-            codes[chunk, j] = schema.features[j].codes(column[chunk], clamp=clamp)
-        except InvalidInput as error:
-            if error.row is None:
-                raise
-            row = start + error.row
-            raise error.at(error.what, row if places is None else int(places[row])) from None
-    return codes
+def as_table(title: str, about: Mapping[str, str]) -> str:
+    """Return names and values as a table of HTML, for notebooks."""
+    rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(text)}</td></tr>" for n, text in about.items())
+    return f"<p><b>{html.escape(title)}</b></p><table>{rows}</table>"
 
 
-def _chunks(table: Columns, schema: Schema) -> Iterator[tuple[int, Any, int]]:
-    """Return (feature, its column, first row) for every chunk; only one column is in memory at a time."""
-    for j, name in enumerate(schema.names):
-        column = table.column(name)
-        yield from ((j, column, start) for start in range(0, table.count, _CHUNK))
+def _decimal(number: float) -> str:
+    """Return a number as the shortest text that means the same."""
+    return repr(float(number)).removesuffix(".0")
 
 
 @contextmanager
@@ -314,12 +377,3 @@ def _told(progress: bool) -> Iterator[Callable[[str, float], None] | None]:
     with Progress(transient=True) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda doing, share: bar.update(task, description=doing, completed=share)
-
-
-def _watched(parts: Iterable[Any], doing: str, count: int, progress: bool) -> Iterable[Any]:
-    """Return the parts, under a progress bar if one is wanted; only then import rich."""
-    if not progress:
-        return parts
-    from rich.progress import track
-
-    return track(parts, description=doing, total=count, transient=True)

@@ -13,10 +13,11 @@ from ..schema.features import is_missing, plain
 from ..schema.frames import Columns
 from ..schema.inference import repeated, repeating
 from ..schema.schema import Schema
+from ..schema.values import distinct
 
 
-def accepted_rows(table: Columns, schema: Schema, model: Any, accepted: Any) -> Any:
-    """Return, for every row, whether it is accepted."""
+def accepted_rows(table: Columns, schema: Schema, model: Any, accepted: Any, *, anybody: bool = True) -> Any:
+    """Return, for every row, whether it is accepted. With `anybody`, refuse a label that nobody has."""
     if model is None and accepted is None:
         raise WrongType("accepted", got="no model and no column", expected="one that says who is accepted")
     if model is None:
@@ -28,23 +29,38 @@ def accepted_rows(table: Columns, schema: Schema, model: Any, accepted: Any) -> 
         verdicts, label, what = _verdicts(table, schema, model), accepted, "model"
     if len(verdicts) != table.count:
         raise WrongShape(what, got=f"{len(verdicts)} verdicts", expected=f"one for each of {table.count} rows")
-    odd = [v for v in verdicts if is_missing(v) or not isinstance(v, str | int | float)]
+    odd = _those(lambda v: is_missing(v) or not isinstance(v, str | int | float), verdicts)
     if odd:
         raise WrongType(what, got=repr(odd[0])[:60], expected="a verdict for every row")
     if label is not None:
-        if plain(label) not in set(verdicts):
+        if anybody and plain(label) not in set(verdicts):
             raise EmptyDatabase(what, got=f"no row with {label!r}", expected="at least one")
         return np.array([v == label for v in verdicts])
-    odd = [v for v in verdicts if v not in (0, 1)]
+    odd = _those(lambda v: v not in (0, 1), verdicts)
     if odd:
         raise WrongType(what, got=repr(odd[0]), expected="True or False, 1 or 0; or say which label means accepted")
     return np.array([bool(v) for v in verdicts])
 
 
+def _those(odd: Callable[[Any], bool], verdicts: list[Any]) -> list[Any]:
+    """Return the odd ones of many verdicts, among which few are different."""
+    different = distinct(verdicts)
+    return [v for v in verdicts if odd(v)] if different is None or any(map(odd, different)) else []
+
+
 def warn_of_repeats(table: Columns, schema: Schema, keep: Any) -> None:
     """Warn of features that repeat the verdict: every answer would be to change them."""
-    names = [feature.name for feature in schema.cost_features]
-    for name in repeating(table, names, keep):
+    warn_of(repeats(table, schema, keep))
+
+
+def repeats(table: Columns, schema: Schema, keep: Any) -> list[str]:
+    """Return the features that repeat the verdict."""
+    return repeating(table, [feature.name for feature in schema.cost_features], keep)
+
+
+def warn_of(names: list[str]) -> None:
+    """Warn of these features."""
+    for name in names:
         warnings.warn(repeated(name, "the verdict"), Suspicious, stacklevel=3)
 
 

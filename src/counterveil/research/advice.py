@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import track
+from rich.progress import Progress
 
 from ..algebra import checks
 from ..algebra.arrays import Codes, Vector
@@ -28,8 +29,10 @@ from ..schema.frames import Columns
 from ..schema.preferences import Preferences
 from ..schema.schema import Chosen, Schema
 from ..schemes.playing import run
+from ..schemes.reveals import Reveal
 from ..terms.deployment import AUTO, Deployment
 from ..terms.parameters import DOWNLOAD
+from .budget import Told, together
 from .leakage import clear_costs, estimate, populations
 
 Floats = NDArray[np.float64]
@@ -40,6 +43,8 @@ _OPENED, _MASKED = "table/differences", "table/masked_differences"
 _PEOPLE = 60  # rejected people who ask, in the simulation
 _AROUND = 320  # bytes of two envelopes with a ticket
 _LEAKING = 6  # applicants over whom leakage is averaged
+_TRIALS = len(MASKS) + 2  # reveals that are tried for each number of levels, at most
+_TIMED = 2048  # rows on which an answer is timed; for more, the time is scaled up
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,12 @@ class Option:
     bits: float  # how much one question leaks
     bounded: bool  # whether `bits` is only an upper bound
     rows: int
+    together: Told  # what all questions of one applicant tell, with their records
 
-    def bits_in_all(self, questions: int) -> float:
-        """Return an upper bound of what these questions leak together; it is never more than the bits of all rows."""
-        return min(questions * self.bits, self.rows * math.log2(max(2, self.rows)))
+    @property
+    def rebuilt(self) -> bool:
+        """Whether a known attack rebuilds the rows, given a number of tickets."""
+        return self.deployment.scheme.rebuilt_after is not None
 
     @property
     def name(self) -> str:
@@ -83,7 +90,10 @@ class Option:
             "accuracy": round(self.accuracy, 4), "interval": [round(self.low, 4), round(self.high, 4)],
             "bytes_up": self.up, "bytes_down": self.down, "bytes_between": self.between,
             "seconds": round(self.seconds, 5), "bits_per_question": round(self.bits, 2),
-            "bits_are_a_bound": self.bounded,
+            "bits_are_a_bound": self.bounded, "known_attack_tickets": scheme.rebuilt_after,
+            "questions": self.together.questions,
+            "bits_together": [round(self.together.low, 2), round(self.together.high, 2)],
+            "bits_of_all_rows": round(self.together.whole, 2),
         }  # fmt: skip
 
 
@@ -107,7 +117,10 @@ def advise(
     seed: int = 1,
     progress: bool = False,
 ) -> tuple[Option, list[Option]]:
-    """Return the option that leaks least among those that are accurate enough, and all options that were tried."""
+    """Return the option that leaks least among those that are accurate enough, and all options that were tried.
+
+    An option whose rows a known attack rebuilds is tried, for comparison, and never returned as the best one.
+    """
     if not 0 < accuracy <= 1:
         raise OutOfRange("accuracy", got=accuracy, expected="a share, above 0 and at most 1")
     checks.integer("questions", questions, 1)
@@ -116,15 +129,23 @@ def advise(
     finest = max((f.steps for f in schema.cost_features if isinstance(f, Numeric)), default=1)
     tried: list[Option] = []
     steps = [most for most in levels if most < finest] + [finest]
-    for most in track(steps, description="levels", transient=True, disable=not progress):
-        variant = coarser(schema, most)
-        database = Database.build(frame, variant, accepted=accepted, clamp=clamp)
-        tried += _options(most, variant, database, table, askers, collusion, download_limit, generator)
-    enough = [option for option in tried if option.accuracy >= accuracy]
+    with Progress(transient=True, disable=not progress) as bar:
+        task = bar.add_task("trying levels and reveals", total=len(steps) * _TRIALS)
+        for number, most in enumerate(steps, start=1):
+            variant = coarser(schema, most)
+            database = Database.build(frame, variant, accepted=accepted, clamp=clamp)
+            advance = partial(bar.advance, task)
+            tried += _options(
+                most, variant, database, table, askers, questions, collusion, download_limit, generator, advance
+            )
+            bar.update(task, completed=number * _TRIALS)
+    sound = [option for option in tried if not option.rebuilt]
+    if not sound:
+        expected = "1: with more, every reveal that is offered is one whose rows a known attack rebuilds"
+        raise NotOffered("collusion", got=collusion, expected=expected)
+    enough = [option for option in sound if option.accuracy >= accuracy]
     best = (
-        min(enough, key=lambda o: (o.bits_in_all(questions), o.bits, o.down))
-        if enough
-        else max(tried, key=lambda o: o.accuracy)
+        min(enough, key=lambda o: (o.together.high, o.bits, o.down)) if enough else max(sound, key=lambda o: o.accuracy)
     )
     return best, tried
 
@@ -153,9 +174,11 @@ def _options(
     database: Database,
     table: Columns,
     people: list[dict[str, Any]],
+    questions: int,
     collusion: int,
     limit: int,
     generator: np.random.Generator,
+    advance: Callable[[], None],
 ) -> list[Option]:
     rows = database.codes
     options = []
@@ -167,8 +190,13 @@ def _options(
     costs = [clear_costs(plain, database.codes, schema.codes(person, clamp=True)) for person in people]
     masks = sorted({max(2, round(share * plain.tariff.unit)) for share in MASKS})
     trials: list[tuple[str, int]] = [(_OPENED, 1), *((_MASKED, m) for m in masks), (AUTO, 1)]
-    opened = _seconds(plain, rows)
+    opened, unmasked = _seconds(plain, rows), math.inf
+
+    def asked(count: int) -> list[Vector]:
+        return [costs[i] for i in generator.choice(len(costs), count, replace=count > len(costs))]
+
     for scheme, d_min in trials:
+        advance()
         own = chosen | {"scheme": scheme, "d_min": d_min, "shuffle": True}
         own |= {"k": 1} if d_min > 1 else {}  # masked reveals are for the nearest row only
         try:
@@ -180,14 +208,20 @@ def _options(
             distances[int(np.argmin(cost + generator.integers(0, d_min, cost.size)))] <= distances.min() * (1 + 1e-9)
             for cost, distances in zip(costs, exact, strict=True)
         ]
-        leaked = estimate(
-            made.scheme.reveal, populations(costs[:_LEAKING]), len(rows), samples=4 * _LEAKING, generator=generator
+        reveal, leaking = made.scheme.reveal, costs[:_LEAKING]
+        if reveal.masked:  # an order hides some of this too; how much takes minutes to estimate
+            bits, bounded = min(unmasked, _most_bits(reveal, leaking)), True
+        else:
+            leaked = estimate(reveal, populations(leaking), len(rows), samples=4 * _LEAKING, generator=generator)
+            bits, bounded = leaked.bits, leaked.method == "bounded"
+            unmasked = min(unmasked, bits or unmasked)
+        told = together(
+            made.scheme.reveal, asked, questions, len(rows), k=made.k, generator=generator, samples=20, draws=3
         )
         servers = made.scheme.servers
         up, down = made.upload(len(rows)) + servers * _AROUND, made.download(len(rows)) + servers * (_AROUND // 4)
         share = float(np.mean(right))
         low, high = _wilson(share, len(right))
-        bounded = leaked.method == "bounded"
         options.append(
             Option(
                 most,
@@ -200,12 +234,32 @@ def _options(
                 down,
                 made.between(len(rows)),
                 seconds,
-                leaked.bits,
+                bits,
                 bounded,
                 len(rows),
+                told,
             )
         )
     return options
+
+
+def _most_bits(reveal: Reveal, costs: Sequence[Vector]) -> float:
+    """Bound what one question leaks behind a mask, on average over people, whatever a secret order hides.
+
+    A mask is uniform, so the density of a masked cost is constant between the points where a cost begins or ends to
+    count.
+    """
+    rows, width = costs[0].size, reveal.d_min
+    total, whole = 0.0, rows * math.log2(max(2, rows))
+    for cost in costs:
+        points = np.concatenate([cost, cost + width])
+        order = np.argsort(points, kind="stable")
+        density = np.cumsum(np.repeat([1.0, -1.0], rows)[order])[:-1] / (rows * width)
+        lengths = np.diff(points[order])
+        there = lengths > 0
+        inside = np.where(density[there] > 1e-15, density[there], 1.0)  # where nobody counts, 1 log 1 = 0
+        total += min(whole, rows * (float(-(lengths[there] * inside * np.log2(inside)).sum()) - math.log2(width)))
+    return max(0.0, total / len(costs))
 
 
 def _wilson(share: float, count: int) -> tuple[float, float]:
@@ -228,20 +282,21 @@ def _exact_costs(plain: Deployment, database: Database, table: Columns, people: 
     for n, (j, feature) in enumerate(zip(schema.costed, schema.cost_features, strict=True)):
         codes = database.codes[:, j].astype(np.int64)
         values: list[Any] = [everyone[int(i)].get(feature.name) for i in source]
+        missing = np.array([is_missing(v) for v in values])
+        positions = np.zeros(len(values))
+        if isinstance(feature, Numeric):  # once for all people, since this is what takes long
+            positions = feature.position(np.array([feature.low if is_missing(v) else float(v) for v in values]))
         for total, person, costs in zip(totals, people, compiled, strict=True):
-            part = _apart(feature, values, codes, person.get(feature.name))
+            part = _apart(feature, missing, positions, codes, person.get(feature.name))
             may = costs.tables[n][codes] < forbidden
             total += np.where(may, costs.weights[n] * part, forbidden / plain.tariff.unit)
     return totals
 
 
-def _apart(feature: Feature, values: list[Any], codes: Vector, own: Any) -> Floats:
+def _apart(feature: Feature, missing: NDArray[np.bool_], positions: Floats, codes: Vector, own: Any) -> Floats:
     """Return how far rows are from a person in one feature."""
     if isinstance(feature, Numeric) and not is_missing(own):
-        missing = np.array([is_missing(v) for v in values])
-        numbers = np.array([feature.low if is_missing(v) else float(v) for v in values])
-        far: Floats = (feature.position(numbers) - feature.position(np.array([float(own)]))) ** 2
-        return np.where(missing, 1.0, far)
+        return np.where(missing, 1.0, (positions - feature.position(np.array([float(own)]))) ** 2)
     code = int(feature.codes([own], clamp=True)[0])
     if feature.ordered and code <= feature.steps:
         return np.where(codes <= feature.steps, (np.abs(codes - code) / feature.steps) ** 2, 1.0)
@@ -250,18 +305,18 @@ def _apart(feature: Feature, values: list[Any], codes: Vector, own: Any) -> Floa
 
 def _seconds(deployment: Deployment, codes: Codes) -> float:
     """Time one answer of one server; all parties of a question, if servers talk to each other."""
-    scheme = deployment.scheme
-    rows = deployment.rows(codes)
+    scheme, times = deployment.scheme, max(1.0, len(codes) / _TIMED)
+    rows = deployment.rows(codes[:_TIMED])
     common = scheme.common(new_key(), scheme.digest(rows), new_key())
     question, _ = compile_question(deployment, np.zeros(codes.shape[1], dtype=np.int64), Preferences())
     query = scheme.query(question, Fresh())[0]
     began = time.perf_counter()
     if scheme.protocol.linked:
         run(scheme, rows, question, common=common)
-        return deployment.k * (time.perf_counter() - began)
+        return times * deployment.k * (time.perf_counter() - began)
     for _ in scheme.stream(1, rows, query, common):
         pass
-    return time.perf_counter() - began
+    return times * (time.perf_counter() - began)
 
 
 def write_choice(option: Option) -> Schema:

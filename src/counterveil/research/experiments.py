@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +56,10 @@ CEILING = (math.log(100_000) / math.log(2003), "where counting 100,000 samples s
 
 @dataclass(frozen=True)
 class Claim:
-    """One number as a paper prints it, digit by digit, and as this code computes it.
+    """One number as its authors print it, digit by digit, and as this code computes it.
 
-    `printed` is None if no paper prints the number. `earlier` is what another program of ours found; tests compare it.
+    `printed` is None if the authors print none. `source` says where they do: in the paper, or in their public notebook.
+    `earlier` is what another program of ours found; tests compare it.
     """
 
     what: str
@@ -68,12 +69,15 @@ class Claim:
     high: float
     note: str = ""
     earlier: float | None = None
+    source: Literal["paper", "notebook"] = "paper"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it ready for JSON."""
         interval = [round(self.low, 6), round(self.high, 6)]
-        return {"what": self.what, "printed": self.printed, "ours": round(self.ours, 6), "interval": interval} | (
-            {"note": self.note} if self.note else {}
+        return (
+            {"what": self.what, "printed": self.printed, "ours": round(self.ours, 6), "interval": interval}
+            | ({"source": self.source} if self.printed else {})
+            | ({"note": self.note} if self.note else {})
         )
 
 
@@ -132,7 +136,7 @@ def _reduced(path: Path) -> Path:
 
 # --- the synthetic table -----------------------------------------------------------------------------------------
 
-_SYNTHETIC: list[tuple[str, Revealing, str | None, float]] = [  # what, as printed, and an earlier figure of ours
+SYNTHETIC: list[tuple[str, Revealing, str | None, float]] = [  # what, as printed, and an earlier figure of ours
     ("distances (baseline)", make_reveal("distances"), "1.143", 1.14321),
     ("differences (diff)", make_reveal("differences"), "0.940", 0.94046),
     ("masked, d_min 2", make_reveal("masked", d_min=2), "0.911", 0.91100),
@@ -151,13 +155,18 @@ _SYNTHETIC: list[tuple[str, Revealing, str | None, float]] = [  # what, as print
 ]
 
 
+def synthetic_points() -> Vector:
+    """Return all people of R = 3 and d = 3."""
+    return np.array(list(itertools.product(range(4), repeat=3)))
+
+
 def synthetic(*, progress: bool = False) -> list[Claim]:
     """Enumerate the paper's synthetic table and our other reveals: R = 3, d = 3, M = 3 distinct rows, base 757."""
-    points = np.array(list(itertools.product(range(4), repeat=3)))
+    points = synthetic_points()
     cases = populations(((points - x) ** 2).sum(axis=1)[(points != x).any(axis=1)] for x in points)
     claims = []
     for what, reveal, printed, earlier in track(
-        _SYNTHETIC, description="synthetic", transient=True, disable=not progress
+        SYNTHETIC, description="synthetic", transient=True, disable=not progress
     ):
         found = exact(reveal, Field(757), cases, rows=3, distinct=True).base(757)
         claims.append(Claim(what, printed, found, found, found, earlier=earlier))

@@ -32,12 +32,13 @@ from ..errors import OutOfRange, WrongType
 from ..schema.preferences import Preferences
 from ..schemes.reveals import Opened, Reveal
 from ..terms.deployment import Deployment
-from .matchings import TooMany, log_permanent
+from .matchings import TooMany, log_matchings
+from .maximal import Z, information
 
 Floats = NDArray[np.float64]
-_MOST_CASES = 10_000_000  # cases that enumeration may hold at once
+Drawn = list[tuple[int, int]]  # what a reveal draws: (modulus, how many)
+MOST_CASES = 10_000_000  # cases that enumeration may hold at once
 _MOST_VALUES = 20_000_000  # values over which a mask may spread the costs
-_Z = 1.959964  # half the width of a 95 % interval, in standard errors
 
 
 class Revealing(Protocol):
@@ -48,17 +49,23 @@ class Revealing(Protocol):
 
 @dataclass(frozen=True)
 class Leakage:
-    """Mutual information in bits with a 95 % interval, and the maximum over all distributions of the rows."""
+    """Mutual information in bits with a 95 % interval."""
 
     bits: float
     low: float
     high: float
-    worst: float  # maximal leakage, or an upper bound of it
     method: str  # "enumerated", "closed form", "sampled", or "bounded": then `bits` is the upper bound
 
     def base(self, q: int) -> float:
         """Return the mutual information to base q, as the paper prints it."""
         return self.bits / math.log2(q)
+
+
+@dataclass(frozen=True)
+class Enumerated(Leakage):
+    """Mutual information without an interval, and the maximal leakage: the largest over the applicants."""
+
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,12 @@ def some_people(deployment: Deployment, codes: Codes | Vector, count: int, gener
     levels = [feature.largest + 1 for feature in deployment.schema.features]
     if deployment.tariff.layout.regions:
         return generator.integers(0, levels, (count, len(levels)))
-    return codes[generator.choice(len(codes), min(count, len(codes)), replace=False)].astype(np.int64)
+    return in_turn(codes, count, generator)
+
+
+def in_turn(codes: Codes | Vector, count: int, generator: np.random.Generator) -> Vector:
+    """Return the codes of `count` people in a random order; if there are fewer, they come again and again."""
+    return codes[np.resize(generator.permutation(len(codes)), count)].astype(np.int64)
 
 
 def clear_costs(deployment: Deployment, codes: Codes | Vector, own: Vector) -> Vector:
@@ -140,28 +152,33 @@ class _Case:
 
 def exact(
     reveal: Revealing, field: Field, cases: Sequence[Population], rows: int, *, distinct: bool = False
-) -> Leakage:
+) -> Enumerated:
     """Enumerate every tuple of rows, every mask and every order. `distinct` rows are drawn without replacement.
 
     >>> from counterveil import Field, REVEALS
     >>> round(exact(REVEALS["distances"], Field(7), [Population.of([0, 1, 1, 4])], rows=1).bits, 6)
     1.5
     """
+    drawn, orders = noise_of(reveal, field, rows, max(len(case.values) for case in cases))
+    for case in cases:
+        if distinct and rows > case.total:
+            raise OutOfRange("rows", got=rows, expected=f"at most {case.total}, as many as there are to draw")
+    total, worst = 0.0, 0.0
+    for case in cases:
+        bits, most = _enumerated(reveal, field, case, rows, drawn, orders, distinct)
+        total += case.weight * bits
+        worst = max(worst, most)
+    return Enumerated(total, total, total, "enumerated", worst)
+
+
+def noise_of(reveal: Revealing, field: Field, rows: int, values: int) -> tuple[Drawn, list[tuple[int, ...]]]:
+    """Return what a reveal draws and every order; refuse what cannot be enumerated."""
     noted = _Noted()
     reveal.apply(field, np.zeros(checks.integer("rows", rows, 1), dtype=np.int64), noted)
     noise = sum(count * math.log(q) for q, count in noted.drawn) + (math.lgamma(rows + 1) if noted.ordered else 0.0)
-    for case in cases:
-        if rows * math.log(len(case.values)) + noise > math.log(_MOST_CASES):
-            raise OutOfRange("rows", got=f"{rows}, too many cases", expected=f"up to {_MOST_CASES:,}; estimate instead")
-        if distinct and rows > case.total:
-            raise OutOfRange("rows", got=rows, expected=f"at most {case.total}, as many as there are to draw")
-    orders = list(itertools.permutations(range(rows))) if noted.ordered else [tuple(range(rows))]
-    total, worst = 0.0, 0.0
-    for case in cases:
-        information, most = _enumerated(reveal, field, case, rows, noted.drawn, orders, distinct)
-        total += case.weight * information
-        worst = max(worst, most)
-    return Leakage(total, total, total, worst, "enumerated")
+    if rows * math.log(values) + noise > math.log(MOST_CASES):
+        raise OutOfRange("rows", got=f"{rows}, too many cases", expected=f"up to {MOST_CASES:,}; estimate instead")
+    return noted.drawn, list(itertools.permutations(range(rows))) if noted.ordered else [tuple(range(rows))]
 
 
 def _enumerated(
@@ -169,7 +186,7 @@ def _enumerated(
     field: Field,
     case: Population,
     rows: int,
-    drawn: list[tuple[int, int]],
+    drawn: Drawn,
     orders: list[tuple[int, ...]],
     distinct: bool,
 ) -> tuple[float, float]:
@@ -177,9 +194,16 @@ def _enumerated(
     tuples = np.indices((len(case.values),) * rows).reshape(rows, -1)
     chance = _chances(case, tuples, distinct)
     tuples, chance = tuples[:, chance > 0], chance[chance > 0]
+    return information(chance, *channel(reveal, field, case.values[tuples], drawn, orders))
+
+
+def channel(
+    reveal: Revealing, field: Field, costs: Vector, drawn: Drawn, orders: list[tuple[int, ...]]
+) -> tuple[Vector, Vector, Floats]:
+    """Return which database (a column of `costs`) can show which result, and P(result | database), for every pair."""
     noise = [np.indices((q,) * count).reshape(count, -1) for q, count in drawn]
     each = [n.shape[1] for n in noise]
-    values = np.repeat(case.values[tuples], math.prod(each), axis=1) % field.q
+    values = np.repeat(costs, math.prod(each), axis=1) % field.q
     columns = [np.tile(np.repeat(n, math.prod(each[i + 1 :]), axis=1), values.shape[1] // math.prod(each[i:]))
                for i, n in enumerate(noise)]  # fmt: skip
     revealed = [
@@ -187,17 +211,12 @@ def _enumerated(
         for order in orders
     ]
     seen = np.concatenate(revealed, axis=1)
-    which = np.tile(np.repeat(np.arange(chance.size), math.prod(each)), len(orders))
+    which = np.tile(np.repeat(np.arange(costs.shape[1]), math.prod(each)), len(orders))
     _, shown = np.unique(seen, axis=1, return_inverse=True)
     shown = shown.reshape(-1)
     pairs, hits = np.unique(which * (int(shown.max()) + 1) + shown, return_counts=True)
     given, result = np.divmod(pairs, int(shown.max()) + 1)
-    conditional = hits / (math.prod(each) * len(orders))  # P(revealed | costs)
-    marginal = np.bincount(result, weights=chance[given] * conditional)
-    information = float(np.sum(chance[given] * conditional * np.log2(conditional / marginal[result])))
-    largest = np.zeros(marginal.size)
-    np.maximum.at(largest, result, conditional)
-    return information, math.log2(float(largest.sum()))
+    return given, result, hits / (math.prod(each) * len(orders))
 
 
 def _chances(case: Population, tuples: Vector, distinct: bool) -> Floats:
@@ -234,15 +253,14 @@ def estimate(
     if not isinstance(reveal, Reveal):
         raise WrongType("reveal", got=type(reveal).__name__, expected="one of the table; others can be enumerated")
     if not reveal.length(rows):
-        return Leakage(0.0, 0.0, 0.0, 0.0, "closed form")
+        return Leakage(0.0, 0.0, 0.0, "closed form")
     if type(reveal) is not Opened:  # all that is known of it here is that it tells no more than all costs
         most = sum(case.weight * rows * _entropy(case) for case in cases)
-        worst = max(rows * math.log2(len(case.counts)) for case in cases)
-        return Leakage(most, 0.0, most, worst, "bounded")
+        return Leakage(most, 0.0, most, "bounded")
     try:
         return _estimated(reveal, cases, rows, samples, generator, drawn, progress)
     except TooMany:
-        return _bounded(reveal, cases, rows, samples, generator, drawn)
+        return bounded(reveal, cases, rows, samples, generator, drawn)
 
 
 def _entropy(case: Population) -> float:
@@ -251,7 +269,7 @@ def _entropy(case: Population) -> float:
     return float(-(chances * np.log2(chances)).sum())
 
 
-def _bounded(
+def bounded(
     reveal: Opened, cases: Sequence[Population], rows: int, samples: int, generator: Any, drawn: bool
 ) -> Leakage:
     """Bound the leakage with mask and order: at most that of either alone, at least that of the mask less the order."""
@@ -260,9 +278,9 @@ def _bounded(
         _estimated(each, cases, rows, samples, generator, drawn, False)
         for each in (replace(reveal, shuffle=False), plain)
     )
-    orders = sum(case.weight * _orderings(case, rows) for case in cases)
+    orders = sum(case.weight * orderings(case, rows) for case in cases)
     high = min(mask.high, order.high)
-    return Leakage(high, max(0.0, mask.low - orders), high, min(mask.worst, order.worst), "bounded")
+    return Leakage(high, max(0.0, mask.low - orders), high, "bounded")
 
 
 def _estimated(
@@ -274,7 +292,7 @@ def _estimated(
     drawn: bool,
     progress: bool,
 ) -> Leakage:
-    total, variance, sampled, worst, each = 0.0, 0.0, False, 0.0, []
+    total, variance, sampled, each = 0.0, 0.0, False, []
     for case in track(cases, description="leakage", transient=True, disable=not progress):
         closed, terms = _densities(reveal, case, rows, max(2, round(samples * case.weight)), generator)
         each.append(closed + (float(np.mean(terms)) if terms.size else 0.0))
@@ -282,24 +300,12 @@ def _estimated(
         if terms.size:
             sampled = True
             variance += case.weight**2 * float(np.var(terms, ddof=1)) / terms.size
-        worst = max(worst, _worst(reveal, case, rows))
     if drawn and len(cases) > 1:  # the variance between applicants includes the variance of each
         spread = sum(case.weight**2 * (value - total) ** 2 for case, value in zip(cases, each, strict=True))
         variance = max(variance, spread * len(cases) / (len(cases) - 1))
-    margin = _Z * math.sqrt(variance)
+    margin = Z * math.sqrt(variance)
     method = "sampled" if sampled else "closed form"
-    return Leakage(total, total - margin, total + margin, worst, method)
-
-
-def _worst(reveal: Reveal, case: Population, rows: int) -> float:
-    """Bound the maximal leakage. For masked costs it is exact; differences and orders can only lower it."""
-    width = reveal.expansion * reveal.d_min
-    support = _noisy(reveal, case)[0].size
-    bound = rows * math.log2(support / width) if reveal.masked else rows * math.log2(support)
-    if reveal.differences:
-        spread = int(case.values[-1] - case.values[0]) * reveal.expansion + width - 1
-        bound = min(bound, (rows - 1) * math.log2(2 * spread + 1))
-    return max(0.0, bound)
+    return Leakage(total, total - margin, total + margin, method)
 
 
 def _noisy(reveal: Reveal, case: Population) -> tuple[Vector, Floats]:
@@ -325,10 +331,10 @@ def _densities(reveal: Reveal, case: Population, rows: int, samples: int, genera
     else:
         closed += rows * float(-(chance * np.log2(chance)).sum())
     if reveal.masked and reveal.shuffle:
-        given = np.array([_log_matchings(y, z, reveal, width) for y, z in zip(costs, shown, strict=True)])
+        given = np.array([log_matchings(y, z, reveal, width) for y, z in zip(costs, shown, strict=True)])
         rest = given if not rest.size else rest + given
     elif reveal.shuffle:
-        closed -= _orderings(case, rows)
+        closed -= orderings(case, rows)
     elif reveal.masked:
         closed -= _mask_differences(width, rows) if reveal.differences else rows * math.log2(width)
     return closed, rest
@@ -354,7 +360,7 @@ def _log_up_to_shift(z: Vector, values: Vector, logs: Floats) -> float:
     return float(np.logaddexp2.reduce(total))
 
 
-def _orderings(case: Population, rows: int) -> float:
+def orderings(case: Population, rows: int) -> float:
     """Return the expected log2 of the number of different orders: M! over the factorials of counts of equal costs."""
     factorials = np.array([math.lgamma(n + 1) for n in range(rows + 1)]) / math.log(2)
     expected = 0.0
@@ -376,15 +382,6 @@ def _mask_differences(width: int, rows: int) -> float:
     exactly = within[0] - 2 * within[1] + np.where(spread > 0, within[2], within[1])
     chance = (width - spread) * np.maximum(exactly, 0.0)
     return rows * math.log2(width) - float((chance * np.log2(width - spread)).sum())
-
-
-def _log_matchings(y: Vector, z: Vector, reveal: Reveal, width: int) -> float:
-    """Return log2 P(z | y) for masked costs in a secret order: the fraction of orders and masks that give z."""
-    shifts = range(1 - width, width) if reveal.differences else [0]
-    scaled = np.sort(y * reveal.expansion)
-    logs = [log_permanent(scaled, np.sort(z + shift), width) for shift in shifts]
-    total = float(np.logaddexp2.reduce([log for log in logs if log > -math.inf]))
-    return total - math.lgamma(len(y) + 1) / math.log(2) - len(y) * math.log2(width)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from ..algebra.arrays import Vector
+from ..schemes.reveals import Reveal
 
 _MOST_STATES = 500  # states of the count; with more, it gives up
 
@@ -57,3 +58,12 @@ def _takings(free: list[tuple[int, int]], wanted: int) -> list[tuple[tuple[tuple
         if len(results) > _MOST_STATES:
             raise TooMany
     return results
+
+
+def log_matchings(y: Vector, z: Vector, reveal: Reveal, width: int) -> float:
+    """Return log2 P(z | y) for masked costs in a secret order: the fraction of orders and masks that give z."""
+    shifts = range(1 - width, width) if reveal.differences else [0]
+    scaled = np.sort(y * reveal.expansion)
+    logs = [log_permanent(scaled, np.sort(z + shift), width) for shift in shifts]
+    total = float(np.logaddexp2.reduce([log for log in logs if log > -math.inf]))
+    return total - math.lgamma(len(y) + 1) / math.log(2) - len(y) * math.log2(width)

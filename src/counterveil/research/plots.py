@@ -1,4 +1,4 @@
-"""Draw figures: leakage by reveal, accuracy by levels, rows recovered by tickets, speed."""
+"""Draw figures: leakage by reveal, accuracy by levels, what attacks reach by tickets, several questions, speed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidData, MissingPackage
-from .attacks import Report
+from ..errors import InvalidData, MissingPackage, OutOfRange
+from .attacks import PEOPLE_ATTACKS, Finding, Report
 from .bench import Timed
+from .budget import Told
 from .experiments import Accuracy, Claim
 
 _COLOURS = [
@@ -131,6 +132,69 @@ def recovered(path: Path, reports: Sequence[Report], *, title: str) -> Path:
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.set_title(title, loc="left")
+    return _save(figure, path)
+
+
+def budget(path: Path, curves: Sequence[tuple[str, Sequence[Told]]], *, title: str) -> Path:
+    """Draw the bits that honest questions tell, a line for each reveal: bounds for the most of them, dots for fewer."""
+    figure, axes = _axes(9, 1.6 + 0.36 * len(curves))
+    for row, (_, curve) in enumerate(reversed(curves)):
+        last = curve[-1]
+        axes.barh(row, last.high - last.low, left=last.low, height=0.62, color=_COLOURS[0], alpha=0.3)
+        axes.plot([told.high for told in curve], [row] * len(curve), "o", markersize=4, color=_COLOURS[0], alpha=0.85)
+        axes.plot(last.whole, row, "|", markersize=14, markeredgewidth=2, color=_COLOURS[1])
+        axes.annotate(f"{last.share:.0%}", (last.whole, row), xytext=(7, 0), textcoords="offset points", va="center")
+    asked = ", ".join(str(told.questions) for told in curves[0][1])
+    axes.set_xscale("log")
+    axes.set_xlim(1, None)
+    axes.set_yticks(range(len(curves)), [name for name, _ in reversed(curves)])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"bits (dots: {asked} questions, at most; bars: bounds for the most; red: all that there are)")
+    axes.set_title(title, loc="left")
+    return _save(figure, path)
+
+
+def attacked(path: Path, findings: Sequence[Finding], *, title: str) -> Path:
+    """Draw how well attacks on people do by the number of tickets: a panel an attack, with bands of 95 %."""
+    lines = [finding for finding in findings if len(finding.curve) > 1]
+    names = list(dict.fromkeys(finding.attack for finding in lines))
+    if not names:
+        raise OutOfRange(
+            "plots", got="no attack by tickets", expected="two numbers of tickets and an attack that uses them"
+        )
+    figure, first = _axes(1.5 + 3.1 * len(names), 4.2)
+    first.remove()
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    against = list(dict.fromkeys((finding.records, finding.reveal) for finding in lines))
+    against.sort(key=lambda each: not each[1])  # what has no reveal has no answers: it is drawn last
+    kinds = list(dict.fromkeys(records for records, _ in against))
+    styles = {"sealed": "-", "opened": "--", "": ":"}
+    looks = {each: (_COLOURS[kinds.index(each[0])] if each[1] else "black", styles[each[1]]) for each in against}
+    for axes, name in zip(panels, names, strict=True):
+        here = {(each.records, each.reveal): each for each in lines if each.attack == name}
+        for finding in (here[key] for key in against if key in here):
+            colour, style = looks[finding.records, finding.reveal]
+            tickets = [p.tickets for p in finding.curve]
+            width = 3.2 - 0.5 * kinds.index(finding.records)  # so that a line shows under another
+            axes.plot(tickets, [p.value for p in finding.curve], style, color=colour, linewidth=width)
+            low, high = [p.low for p in finding.curve], [p.high for p in finding.curve]
+            axes.fill_between(tickets, low, high, color=colour, alpha=0.12, linewidth=0)
+        axes.axhline(PEOPLE_ATTACKS[name].chance, color="#9aa5b1", linestyle=":", linewidth=1)
+        axes.set_xscale("log", base=4)
+        axes.set_xticks(tickets, [f"{n:,}" for n in tickets])
+        axes.minorticks_off()
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_title(f"{name}\n{PEOPLE_ATTACKS[name].measure}", loc="left", fontsize=9)
+        axes.set_xlabel("tickets spent")
+        axes.grid(alpha=0.25)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    for records, reveal in against:
+        colour, style = looks[records, reveal]
+        label = f"{records}, {reveal}" if reveal else f"{records}, no answers"
+        panels[-1].plot([], [], style, color=colour, label=label)
+    panels[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     return _save(figure, path)
 
 

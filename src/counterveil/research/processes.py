@@ -27,6 +27,7 @@ from ..crypto.keys import (
     write_server_keys,
 )
 from ..institution.database import Database
+from ..schema.languages import Text
 from ..terms.deployment import Deployment
 from ..terms.published import make_terms, sign_terms, write_terms
 from ..terms.wire import SignedTerms
@@ -53,6 +54,7 @@ def publish(
     is_open: bool = False,
     window: int = 600,
     robust: int = 0,
+    names: Sequence[Text] = (),
     **chosen: Any,
 ) -> SignedTerms:
     """Do what an institution does: make missing keys, sign the rows, write the bundle and its terms.
@@ -76,7 +78,7 @@ def publish(
         robust=robust,
         dealer=_own_key(folder / DEALER) if deployment.scheme.protocol.dealt_by == "dealer" else None,
     )
-    issued = sign_terms(terms, urls, issuer)
+    issued = sign_terms(terms, urls, issuer, names)
     write_terms(folder / TERMS, issued)
     return issued
 
@@ -104,7 +106,7 @@ class Process:
     def start(self) -> None:
         """Start the server; its log is appended to."""
         with self.log.open("ab") as log:
-            self._mark = log.tell()
+            self.mark = log.tell()
             command = [*map(str, self.command())]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=self._apart)  # noqa: S603
 
@@ -118,7 +120,7 @@ class Process:
         """Wait until the process has logged something that matches `said`; return the match."""
         until = time.monotonic() + _START
         while time.monotonic() < until:
-            found = [*re.finditer(said, self.log.read_bytes()[self._mark :])]
+            found = [*re.finditer(said, self.log.read_bytes()[self.mark :])]
             if len(found) >= times:
                 return found[times - 1]
             if self.process.poll() is not None:

@@ -249,7 +249,7 @@ def _between(feature: Feature, low: int, high: int) -> str:
         return f"at most {bound(feature, high)}"
     if high == feature.steps:
         return f"at least {bound(feature, low)}"
-    unit = f" {feature.unit}" if isinstance(feature, Numeric) and feature.unit else ""
+    unit = f" {feature.measure}" if isinstance(feature, Numeric) and feature.measure else ""
     return f"from {bound(feature, low).removesuffix(unit)} to {bound(feature, high)}"
 
 
@@ -269,11 +269,11 @@ def bound(feature: Feature, code: int) -> str:
     shown = feature.show(value)
     if not isinstance(feature, Numeric):
         return shown
-    number = shown.removesuffix(feature.unit).strip().replace(",", "")
+    number = shown.removesuffix(feature.measure).strip().replace(",", "")
     try:
         written = float(number[:-1]) / 100 if number.endswith("%") else float(number)
         if int(feature.codes([written], clamp=True)[0]) == code:
             return shown
     except ValueError:  # written in a way that is not a number
         pass
-    return f"{value:.15g} {feature.unit}".strip()
+    return f"{value:.15g} {feature.measure}".strip()

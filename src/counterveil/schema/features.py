@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..algebra.arrays import Vector
 from ..errors import InvalidInput, MissingValue, OutOfRange, UnknownValue
+from .languages import Text, Texts, check_labels, check_languages, in_english, labels_in_english
 from .values import (
     FARTHEST,
     LONGEST_TEXT,
@@ -27,6 +28,7 @@ from .values import (
     as_numbers,
     check_text,
     check_values,
+    distinct,
     is_category,
     is_missing,
     missing_of,
@@ -46,6 +48,8 @@ class _Common(
 ):
     """What all kinds have: a name, a label for people, a role, what a missing value means, and who may change it how.
 
+    The page shows features of one `group` together, under that heading.
+
     `change` says in which direction a value can change at all, for everybody who asks, and `effort` how hard that is:
     the weight of whoever gives none. With `override`, applicants may say otherwise; without, they may only be stricter.
 
@@ -53,7 +57,8 @@ class _Common(
     """
 
     name: str
-    label: str = ""
+    label: Text = ""
+    group: Text = ""
     role: Literal["feature", "record"] = "feature"  # "record": shown with the row, not part of its cost
     missing: Literal["refuse", "level"] = "refuse"
     change: Literal["any", "up", "down", "never"] = "any"
@@ -62,7 +67,8 @@ class _Common(
 
     def __post_init__(self) -> None:
         check_text("name", self.name)
-        check_text("label", self.label)
+        check_languages("label", self.label)
+        check_languages("group", self.group)
         if not self.name or not self.name.isprintable():
             raise ValueError(f"name: got {self.name!r}, expected a column's name")
         for name, choices in (("role", _ROLES), ("missing", _MISSING), ("change", _CHANGES)):
@@ -82,7 +88,7 @@ class _Common(
     @property
     def title(self) -> str:
         """The feature's name as people read it."""
-        return self.label or self.name.replace("_", " ")
+        return in_english(self.label, self.name.replace("_", " "))
 
     @property
     def steps(self) -> int:
@@ -117,7 +123,12 @@ class _Common(
     def _codes(self, values: Sequence[Any], clamp: bool) -> Vector:
         """Return the codes of values, none of which is missing."""
         lookup = {plain(value): code for code, value in enumerate(self._listed())}
-        codes = np.fromiter((_find(lookup, v) for v in values), dtype=np.int64, count=len(values))
+        different = distinct(values)
+        if different is None:
+            found: Iterator[int] = (_find(lookup, v) for v in values)
+        else:
+            found = map({v: _find(lookup, v) for v in different}.__getitem__, values)
+        codes = np.fromiter(found, dtype=np.int64, count=len(values))
         if (codes < 0).any():
             first = int(np.argmax(codes < 0))
             raise UnknownValue(self.name, row=first, got=repr(values[first]), expected=self._expected())
@@ -164,13 +175,13 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
     levels: int | None = None
     step: float | None = None
     points: tuple[float, ...] | None = None
-    unit: str = ""
+    unit: Text = ""
     format: str = ""
     log: bool = False
     mad: float | None = None
 
     def _check(self) -> None:
-        check_text("unit", self.unit)
+        check_languages("unit", self.unit)
         check_text("format", self.format)
         if not _FORMAT.fullmatch(self.format):
             expected = "a format such as ',.0f': a comma or none, up to 19 places, and one of f, e, g, % or none"
@@ -211,6 +222,11 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
         if self.log or not rising or numbers[:1] + numbers[-1:] != (self.low, self.high):
             raise ValueError(f"points: got {short(numbers)}, expected {expected}, and no log")
         msgspec.structs.force_setattr(self, "points", numbers)
+
+    @property
+    def measure(self) -> str:
+        """The unit as people read it."""
+        return in_english(self.unit)
 
     @property
     def steps(self) -> int:
@@ -269,7 +285,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
             number = f"{value:,}"  # an integer is shown without decimals
         else:
             number = format(float(value or 0), self.format) if self.format else self._digits(float(value or 0))
-        return f"{number} {self.unit}".strip()
+        return f"{number} {self.measure}".strip()
 
     def _digits(self, value: float) -> str:
         """Write a number with as many decimals as a step has, or with about four digits if it lies between steps."""
@@ -288,15 +304,21 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
 
 
 class Ordinal(_Common, frozen=True, kw_only=True, tag="ordinal"):
-    """One of the values listed, from the least to the most."""
+    """One of the values listed, from the least to the most. `labels` say how people read them."""
 
     values: tuple[Plain, ...]
+    labels: Texts = ()
 
     def _check(self) -> None:
         check_values(self.values)
+        check_labels(self.labels, len(self.values))
 
     def _listed(self) -> Sequence[Plain]:
         return self.values
+
+    def _show(self, value: Value) -> str:
+        labels = labels_in_english(self.labels)
+        return labels[self.values.index(value)] if labels and value in self.values else str(value)
 
 
 class Categorical(Ordinal, frozen=True, kw_only=True, tag="categorical"):

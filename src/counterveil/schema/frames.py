@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import narwhals as nw
+import numpy as np
 
 from ..errors import EmptyDatabase, InvalidInput, MissingPackage, UnknownName, WrongShape, WrongType
 from .csvfiles import csv_options
@@ -63,7 +64,8 @@ class Columns:
     def rows(self, keep: Any) -> Columns:
         """Return the rows that a boolean array keeps."""
         part = object.__new__(Columns)
-        part.frame = self.frame.filter(nw.new_series("keep", list(keep), nw.Boolean, backend=self.backend))
+        kept = np.asarray(keep).tolist()
+        part.frame = self.frame.filter(nw.new_series("keep", kept, nw.Boolean, backend=self.backend))
         part.names, part.count = self.names, len(part.frame)
         return part
 
@@ -114,6 +116,8 @@ def _native(frame: Any) -> Any:
 
 
 def _read(path: Path) -> Any:
+    if path.is_dir():
+        raise WrongType(str(path), got="a folder", expected="one file; only build and schema infer read folders")
     readers = {".csv": nw.read_csv, ".parquet": nw.read_parquet, ".pq": nw.read_parquet}
     reader = readers.get(path.suffix.lower())
     if reader is None:

@@ -31,6 +31,7 @@ class Record(NamedTuple):
 
     codes: Vector
     values: dict[str, Value]
+    signed: bytes = b""  # its bytes and their signature, if it was fetched
 
 
 @dataclass(frozen=True)

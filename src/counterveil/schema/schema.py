@@ -19,7 +19,16 @@ import tomli_w
 
 from ..algebra import checks
 from ..algebra.arrays import Vector
-from ..errors import EmptyDatabase, InvalidSchema, LeftOut, MissingValue, Suspicious, UnknownName, WrongType
+from ..errors import (
+    EmptyDatabase,
+    InvalidInput,
+    InvalidSchema,
+    LeftOut,
+    MissingValue,
+    Suspicious,
+    UnknownName,
+    WrongType,
+)
 from .features import (
     LONGEST_TEXT,
     MOST_LEVELS,
@@ -154,19 +163,21 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         return np.stack([f.codes(columns[f.name], clamp=clamp) for f in self.features], axis=1)
 
     def codes(self, person: Mapping[str, Any], *, clamp: bool = False) -> Vector:
-        """Return one person's codes, a number for each feature; what is not given counts as missing."""
+        """Return one person's codes, a number for each feature; None says that there is no value, and must be said."""
         unknown = sorted(set(person) - set(self.names))
         if unknown:
             raise UnknownName("feature", got=repr(unknown[0]), expected="one of " + ", ".join(self.names))
         codes = []
         for feature in self.features:
-            value = person.get(feature.name)
             if feature.role == "record":  # not part of the cost, so the person's value does not matter
                 codes.append(0)
                 continue
+            if feature.name not in person and feature.missing == "level":
+                raise MissingValue(feature.name, got="no word of it", expected="a value, or None (null) for none")
+            value = person.get(feature.name)
             try:
                 codes.append(int(feature.codes([value], clamp=clamp)[0]))
-            except (MissingValue, WrongType) as error:
+            except InvalidInput as error:
                 raise error.at(feature.name) from None
         return np.array(codes, dtype=np.int64)
 
@@ -181,7 +192,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"f
         for feature, entry in zip(self.features, written.pop("feature"), strict=True):
             reason = why(feature)
             parts += [f"# change: {reason}."] if reason else []
-            parts += ["[[feature]]", tomli_w.dumps(entry)]
+            parts += ["[[feature]]", _as_toml(entry)]
         parts[1] = tomli_w.dumps(written)
         return "\n".join(parts).rstrip() + "\n"
 
@@ -273,6 +284,15 @@ def _columns(what: str, given: Iterable[str], names: Sequence[str]) -> list[str]
     if unknown:
         raise UnknownName(what, got=repr(unknown[0]), expected="one of " + ", ".join(names))
     return chosen
+
+
+def _as_toml(entry: Mapping[str, Any]) -> str:
+    """Write a feature; a table by language as `label.de = …`, so that it stays inside its feature."""
+    made = tomli_w.dumps({name: value for name, value in entry.items() if not isinstance(value, dict)})
+    tables = [(name, table) for name, table in entry.items() if isinstance(table, dict)]
+    return made + "".join(
+        f"{name}.{tomli_w.dumps({tag: said})}" for name, table in tables for tag, said in table.items()
+    )
 
 
 def _place(source: str, path: str, raw: Any) -> str:

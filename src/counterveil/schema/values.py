@@ -36,7 +36,18 @@ def missing_of(values: Sequence[Any]) -> NDArray[np.bool_]:
     """Tell for every value whether it is missing."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
+    different = distinct(values)
+    if different is not None and not any(is_missing(v) for v in different):
+        return np.zeros(len(values), dtype=bool)
     return np.fromiter((is_missing(v) for v in values), dtype=bool, count=len(values))
+
+
+def distinct(values: Sequence[Any]) -> set[Any] | None:
+    """Return the different ones of many values; None if some, such as lists, cannot be told apart quickly."""
+    try:
+        return set(values.tolist() if isinstance(values, np.ndarray) else values)
+    except TypeError:
+        return None
 
 
 def plain(value: Any) -> Any:

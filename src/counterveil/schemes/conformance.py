@@ -1,8 +1,8 @@
 """Check that a form of the question, a reveal or a protocol keeps its contract. Run these before you register your own.
 
 Each check raises `AssertionError`, which says what is broken. The checks test the contract alone: shares put together
-give the cost, no cost exceeds the public bound, and an answer is explained with the costs that were asked. Whether a
-form's cost is the cost that you meant needs a test of your own.
+give the cost, no cost exceeds the public bound, an answer is explained with the costs that were asked, and `retrieve`
+counts the same cost as a deployment. Whether that cost is the one that you meant needs a test of your own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..schema.preferences import Preferences, compile_costs
 from ..schema.schema import Schema
 from ..schema.tariff import Tariff
 from .forms import Form, Question
+from .forms.table import Table
 from .playing import run
 from .reveals import Opened, Reveal
 from .scheme import Scheme
@@ -43,6 +44,9 @@ _WISHES: dict[str, Any] = {  # preferences of a person whose codes are all 0; a 
     "ranges": {"number": (None, 2)},
     "forbidden": {"kind": ["c"]},
 }
+_PLAIN = Schema(features=tuple(Numeric(name=name, low=0, high=20, step=1) for name in ("one", "two")))
+_WEIGHTS = {"one": 1, "two": 3}
+_ROOMY_CAP = 2**40  # of tables, so large that no honest cost of the plain schema exceeds it
 
 
 def check_form(form: Form, rows: ArrayLike, question: Question) -> None:
@@ -83,6 +87,7 @@ def check_kind(kind: type[Form]) -> None:
     for wishes in ({}, _WISHES):
         offered = {name: value for name, value in wishes.items() if name in kind.offers}
         _check_deployed(made, Preferences.of(offered))
+    _check_one_cost(kind)
 
 
 def _check_deployed(form: Form, preferences: Preferences) -> None:
@@ -101,6 +106,34 @@ def _check_deployed(form: Form, preferences: Preferences) -> None:
         _need(cheapest > dearest, f"{form.name}: a forbidden row costs {cheapest}, an allowed one {dearest}")
         fewest = all(paid[broken < n].max() < paid[broken == n].min() for n in set(broken.tolist()) - {0})
         _need(fewest or not form.forbids_evenly, f"{form.name}: the least total does not break the fewest constraints")
+
+
+def _check_one_cost(kind: type[Form]) -> None:
+    """Check that a question of codes and weights, as `retrieve` asks it, costs what a deployment asks for.
+
+    Both count in units of their own and round. So on features of one range their costs must be proportional, but for
+    what rounding every entry of a table, and the largest total, can come to.
+    """
+    tariff = Tariff(_PLAIN, max(_WEIGHTS.values()), 1)
+    made = kind.for_tariff(tariff)
+    codes = np.array(list(product(*(range(feature.largest + 1) for feature in _PLAIN.features))))
+    weights = _WEIGHTS if "weights" in kind.offers else {}
+    parameters: dict[str, Any] = {name: getattr(made, name) for name in kind.options}
+    parameters |= {"max_weight": tariff.max_weight} if weights else {}
+    parameters |= {"cap": _ROOMY_CAP} if issubclass(kind, Table) else {}
+    plain = kind(largest=made.largest, **parameters)
+    for own in codes[[0, 5 * 21 + 12, -1]]:
+        compiled = compile_costs(tariff, own, Preferences.of({"weights": weights} if weights else {}), made.offers)
+        deployed = made.costs(made.prepare(tariff, codes), made.question(tariff, compiled)[0])
+        try:
+            asked = plain.costs(codes, Question(own, list(weights.values()) or None))
+        except NotOffered as error:
+            raise AssertionError(f"{made.name}: {error}") from error
+        most, largest = int(deployed.max()), int(asked.max())
+        apart = np.abs(deployed * (largest / most) - asked).max() if most and largest else np.inf
+        rounding = sum(weights.values() or [1] * len(own)) * (1 + largest / max(most, 1))
+        expected = "a question of codes and weights costs something else than one of a deployment"
+        _need(apart <= rounding, f"{made.name}: {expected}: `distances` and `question` disagree")
 
 
 def check_reveal(reveal: Reveal, field: Residues, costs: Vector, common: CommonRandomness) -> None:

@@ -9,138 +9,54 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import anyio
 import msgspec
 import prometheus_client
 from fastapi import FastAPI, Request, Response
-from fastapi.middleware.cors import CORSMiddleware
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.routing import WebSocketRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import InvalidInput, Refused
 from ..terms import wire
 from . import page
 from .dashboard import Operator
 from .desk import Desk
+from .family import Family
+from .layers import REFUSALS as REFUSALS
+from .layers import CrossOrigin, Observed, Straight, refusal
 from .ledger import AnyLedger
 from .link.hub import Links
 from .listening import serve as serve
 from .metrics import Metrics
 from .server import SOFTWARE, Server
+from .spans import Trace, untraced
 from .together import Together
 
 log = logging.getLogger("counterveil")
 
-REFUSALS = {  # every code of a refusal, with its HTTP status and its meaning
-    "malformed": (400, "not a message of this protocol, or not one for this place"),
-    "ticket_forged": (401, "the ticket is forged"),
-    "ticket_not_offered": (403, "the ticket is for more than is offered"),
-    "ticket_for_other_servers": (403, "the ticket is for other servers"),
-    "ticket_for_another_service": (403, "the ticket is for another service"),
-    "too_slow": (408, "the body did not arrive in time"),
-    "ticket_used": (409, "the ticket was used for another request"),
-    "question_first": (409, "a record was asked for before its question"),
-    "attempt_first": (409, "the attempt before was not given up"),
-    "attempt_over": (409, "the attempt was given up; the next may begin"),
-    "ticket_expired": (410, "the ticket has expired"),
-    "length_required": (411, "no Content-Length"),
-    "other_terms": (412, "the request was made for other terms"),
-    "other_key": (412, "the request was made for another common key"),
-    "too_long": (413, "a longer body than any request has"),
-    "too_often": (429, "the request was sent again too often"),
-    "wrong_server": (421, "the message is for another server"),
-    "internal": (500, "the server failed"),
-    "not_ready": (503, "the ledger cannot be written"),
-    "busy": (503, "too many answers are on their way"),
-    "peer_unreachable": (503, "the other server cannot be reached, or did not get its part"),
-    "attempt_held": (503, "the attempt is complete here, and may not be at the other server"),
-}
-_FRESH = 1.0  # seconds for which a check of the ledger counts
+_FRESH = 1.0  # seconds for which a check of the ledger counts, and the count of open connections
 _PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")  # headers that a proxy adds
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
-class _Observed:
-    """Logs and counts every request, by its route and by how it ended."""
-
-    def __init__(self, app: ASGIApp, counters: Sequence[Callable[..., None]], paths: set[str]) -> None:
-        self._app, self._counters, self._paths = app, counters, paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, status, received, sent, promised = time.perf_counter(), 0, 0, 0, 0
-
-        async def reading() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            return message
-
-        async def writing(message: Message) -> None:
-            nonlocal status, sent, promised
-            status = message.get("status", status)
-            promised = int(dict(message.get("headers", ())).get(b"content-length", promised))
-            sent += len(message.get("body", b""))
-            await send(message)
-
-        try:
-            await self._app(scope, reading, writing)
-        except ClientDisconnect:
-            scope["code"] = "disconnected"
-        except Exception as error:
-            if status:
-                raise
-            where = error.__traceback__
-            while where is not None and where.tb_next is not None:
-                where = where.tb_next
-            at = f"{where.tb_frame.f_code.co_qualname}:{where.tb_lineno}" if where else ""
-            log.error("failure", extra={"fields": {"error": type(error).__name__, "at": at}})
-            failed = Refused("internal", "the server failed; the request may be sent again")
-            await _refusal(scope, failed)(scope, receive, writing)
-        seconds = time.perf_counter() - began
-        path = scope["path"] if scope["path"] in self._paths else "other"
-        cut = status == 200 and sent < promised and scope["method"] != "HEAD"
-        code = scope.get("code", "disconnected" if cut else "ok" if status < 400 else "other")
-        for count in self._counters:
-            count(path, code, seconds=seconds, received=received, sent=sent)
-        fields = {"path": path, "status": status, "code": code, "ms": round(1000 * seconds, 1)}
-        level = logging.DEBUG if path in ("/healthz", "/readyz", "/metrics") else logging.INFO
-        log.log(level, "request", extra={"fields": fields | {"bytes_in": received, "bytes_out": sent}})
-
-
-def _refusal(scope: Scope, error: Refused) -> Response:
-    scope["code"] = error.code
-    unread = error.code in ("too_long", "length_required", "too_slow")
-    return Response(
-        wire.encode_refusal(error.code, str(error)),
-        status_code=REFUSALS[error.code][0],
-        media_type="application/json",
-        headers={"connection": "close"} if unread else None,
-    )
-
-
-class _Answer(Response):
-    """A response that reads the request's body and computes its answer only when it is sent."""
+class _Answer:
+    """An application that serves requests, and says why it refuses one."""
 
     def __init__(self, serve: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        super().__init__()
         self._serve = serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._serve(scope, receive, send)
         except Refused as error:
-            await _refusal(scope, error)(scope, receive, send)
+            await refusal(scope, error)(scope, receive, send)
         except InvalidInput as error:
-            await _refusal(scope, Refused("malformed", str(error)))(scope, receive, send)
+            await refusal(scope, Refused("malformed", str(error)))(scope, receive, send)
 
 
 class _Readiness:
@@ -166,50 +82,49 @@ class _Readiness:
             raise Refused(self._known.code, str(self._known))
 
 
-class _CrossOrigin:
-    """Lets web pages from other origins call the routes under /v1/, and no others."""
-
-    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
-        self._app = app
-        self._shared = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["GET", "POST"])
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        shared = scope["type"] == "http" and scope["path"].startswith("/v1/")
-        await (self._shared if shared else self._app)(scope, receive, send)
-
-
 def make_app(
     server: Server,
     *,
     origins: Sequence[str] = ("*",),
     operator: Operator | None = None,
     together: Together | None = None,
+    family: Family | None = None,
+    metrics: Metrics | None = None,
+    trace: Trace = untraced,
 ) -> FastAPI:
     """Return the application of one server.
 
     `origins` are those whose web pages may call the server. Any may, by default, since there are no cookies. With an
-    `operator` there is a page for the institution too. `together` links it to other servers.
+    `operator` there is a page for the institution too. `together` links it to other servers. In a `family`, limits and
+    counts are those of all its processes together. `trace` gets the parts of every request.
     """
     app = FastAPI(title="Counterveil", version=SOFTWARE.split()[-1], description=__doc__, docs_url=None, redoc_url=None)
-    metrics = Metrics(server, together)
-    _add_protocol(app, server, together)
+    metrics = metrics or Metrics(server, together, family)
+    metrics.expect((wire.ANSWER_PATH, wire.RECORD_PATH, wire.ATTEMPT_PATH), ("ok", *REFUSALS))
+    desk = Desk(server, together, 1 if family is None else family.place.workers, trace)
+    posts = _add_protocol(app, desk, server)
     if together is not None:
-        _add_link(app, together.links)
+        _add_link(app, together.links, metrics)
         _add_status(app, together)
+        if operator is not None:
+            operator.connections = metrics.connections
     _add_health(app, server)
     _add_metrics(app, metrics, operator)
     _add_page(app, server)
     if operator is not None:
         _add_operator(app, operator)
     paths = {route.path for route in app.routes if hasattr(route, "path")}
+    app.add_middleware(Straight, posts=posts)
     if origins:
-        app.add_middleware(_CrossOrigin, origins=origins)
-    app.add_middleware(_Observed, counters=[metrics.count, *([operator.count] if operator else [])], paths=paths)
+        app.add_middleware(CrossOrigin, origins=origins)
+    counters: list[Callable[..., None]] = [metrics.count, *([operator.count] if operator else [])]
+    app.add_middleware(Observed, counters=counters, paths=paths, trace=trace)
     return app
 
 
-def _add_protocol(app: FastAPI, server: Server, together: Together | None) -> None:
-    manifest, desk = wire.encode_manifest(server.manifest), Desk(server, together)
+def _add_protocol(app: FastAPI, desk: Desk, server: Server) -> dict[str, ASGIApp]:
+    """Add the routes of the protocol; return what answers a POST to each."""
+    said = cache(wire.encode_manifest)
     binary = {"schema": {"type": "string", "format": "binary", "maxLength": server.longest}}
     message = {
         "requestBody": {"required": True, "content": {wire.MEDIA_TYPE: binary}, "description": "See docs/wire.md."}
@@ -220,19 +135,30 @@ def _add_protocol(app: FastAPI, server: Server, together: Together | None) -> No
         for status, meaning in REFUSALS.values()
     }
 
+    posts: dict[str, ASGIApp] = {
+        wire.ANSWER_PATH: _Answer(partial(desk.serve, "query")),
+        wire.RECORD_PATH: _Answer(partial(desk.serve, "record-query")),
+        wire.ATTEMPT_PATH: _Answer(desk.serve_attempt),
+    }
+
     @app.get(wire.MANIFEST_PATH, summary="Terms, and which server this is", responses={200: {"description": "JSON"}})
     async def manifest_route() -> Response:
-        return Response(manifest, media_type="application/json")
+        return Response(said(server.manifest), media_type="application/json")
+
+    @app.get(wire.MANIFESTS_PATH, summary="All manifests, the newest last", responses={200: {"description": "JSON"}})
+    async def manifests_route() -> Response:
+        manifests = [said(offer.manifest) for offer in server.offers.shown()]
+        return Response(b"[" + b",".join(manifests) + b"]", media_type="application/json")
 
     @app.post(wire.ANSWER_PATH, summary="Answer a question", openapi_extra=message, responses={200: says, **refusals})
     async def answer_route() -> Response:
-        return _Answer(partial(desk.serve, "query"))
+        raise AssertionError("`Straight` takes these requests")
 
     @app.post(
         wire.RECORD_PATH, summary="Answer a record step", openapi_extra=message, responses={200: says, **refusals}
     )
     async def record_route() -> Response:
-        return _Answer(partial(desk.serve, "record-query"))
+        raise AssertionError("`Straight` takes these requests")
 
     @app.post(
         wire.ATTEMPT_PATH,
@@ -241,18 +167,28 @@ def _add_protocol(app: FastAPI, server: Server, together: Together | None) -> No
         responses={200: says, **refusals},
     )
     async def attempt_route() -> Response:
-        return _Answer(desk.serve_attempt)
+        raise AssertionError("`Straight` takes these requests")
+
+    return posts
 
 
-def _add_link(app: FastAPI, links: Links) -> None:
+def _add_link(app: FastAPI, links: Links, metrics: Metrics | None = None) -> None:
     """Add the link to other servers, which is kept up while the application runs."""
+
+    async def refresh(metrics: Metrics) -> None:  # other processes read it, and only this one can write it
+        while True:
+            metrics.refresh()
+            await anyio.sleep(_FRESH)
 
     @asynccontextmanager
     async def linked(_: FastAPI) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(links.run)
+            if metrics is not None:
+                tasks.start_soon(refresh, metrics)
             yield
             await links.close()
+            tasks.cancel_scope.cancel()
 
     app.router.lifespan_context = linked
     app.router.routes.append(WebSocketRoute(wire.LINK_PATH, links.accept))
@@ -281,7 +217,7 @@ def _add_health(app: FastAPI, server: Server) -> None:
         try:
             await readiness.check()
         except Refused as error:
-            return _refusal(request.scope, error)
+            return refusal(request.scope, error)
         return Response("ready\n", media_type="text/plain")
 
 
@@ -299,7 +235,7 @@ def _add_metrics(app: FastAPI, metrics: Metrics, operator: Operator | None) -> N
                 return Response("for this machine only\n", status_code=403, media_type="text/plain")
             if not operator.admits(request.headers.get("authorization", "")):
                 return _unauthorized()
-        text = await run_in_threadpool(prometheus_client.generate_latest, metrics.registry)
+        text = await run_in_threadpool(metrics.text)
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
@@ -320,9 +256,11 @@ def _unauthorized() -> Response:
 
 
 def _add_page(app: FastAPI, server: Server) -> None:
-    about = server.manifest.issued, server.number, server.epoch.deployment.scheme.rebuilt_after
+    rebuilt_after = server.epoch.deployment.scheme.rebuilt_after
+    about = server.manifest.issued, server.number, rebuilt_after
     applicants, single = page.page(*about).encode(), page.single_file(*about).encode()
-    headers = _PAGE_HEADERS | {"content-security-policy": page.policy(server.manifest.issued)}
+    addresses = {address for epoch in server.offers.epochs for address in epoch.issued.addresses}
+    headers = _PAGE_HEADERS | {"content-security-policy": page.policy(addresses)}
 
     @app.get("/", summary="The applicant's page", response_class=Response, include_in_schema=False)
     async def page_route() -> Response:

@@ -66,11 +66,11 @@ class Line(Protocol):
 class Tapes(Protocol):
     """One-time randomness that a dealing server has sent ahead."""
 
-    def pick(self, peer: bytes) -> tuple[bytes, Bytes] | None:
-        """Remove and return a tape whose other half that process of the peer has: its name, and its bytes."""
+    def pick(self, peer: bytes, terms: bytes) -> tuple[bytes, Bytes] | None:
+        """Remove and return a tape for these terms whose other half that process has: its name, and its bytes."""
 
-    def claim(self, peer: bytes, name: bytes) -> Bytes | None:
-        """Remove and return the tape of that name."""
+    def claim(self, peer: bytes, terms: bytes, name: bytes) -> Bytes | None:
+        """Remove and return the tape of that name, if it is for these terms."""
 
 
 class Attempt:
@@ -146,7 +146,7 @@ class Attempt:
             return
         name = b""
         if self._tapes is not None:
-            picked = self._tapes.pick(line.boot)
+            picked = self._tapes.pick(line.boot, self.run.terms)
             if picked is None:
                 return  # until a tape arrives
             name, self._tape = picked
@@ -158,7 +158,7 @@ class Attempt:
         if self.leads:
             return
         if self._tapes is not None:
-            self._tape = self._tapes.claim(line.boot, name)
+            self._tape = self._tapes.claim(line.boot, self.run.terms, name)
         if self._tape is None:
             self._give_up(line, b"")
         elif self._spent(line):

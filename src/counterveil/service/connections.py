@@ -16,12 +16,16 @@ from functools import partial
 from typing import Any, Literal, cast
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+BACKLOG = 256  # new connections that wait in the kernel
+ACCEPTED = 4  # new connections at a time; clients that have a connection are served between
 HANG_UP = "counterveil.hang_up"  # in a request's extensions: a function that ends the connection now
+GONE = "counterveil.gone"  # in a request's extensions: a function that says whether the connection was lost
 WIDEN = "counterveil.widen"  # in a WebSocket's extensions: a function that admits messages of this many bytes
 FIRST_MESSAGE = 1 << 10  # bytes: the longest message on a WebSocket before that
+_HEAD = 1 << 16  # bytes: the longest head of a request
 _HERE, _KERNEL = 1 << 16, 1 << 17  # bytes: the most that wait to be sent, in this process and in the kernel
 
 State = Literal["asks", "sends", "reads"]  # what the client must do next: send a head, send a body, read an answer
@@ -43,6 +47,7 @@ class Crowd:
     asking: float = 10.0
     reading: float = 20.0
     leaving: float = 3.0
+    patient: bool = False  # whether connections that have asked nothing yet are answered before the server stops
     _all: set[Connection] = field(default_factory=set, init=False)
     _waited_for: dict[State, dict[Connection, float]] = field(
         default_factory=lambda: {"asks": {}, "sends": {}, "reads": {}}, init=False
@@ -72,6 +77,10 @@ class Crowd:
         self._all.discard(connection)
         self.wait_for(connection, None)
 
+    def arriving(self) -> bool:
+        """Say whether a connection is in its TLS handshake: uvicorn does not know of it yet."""
+        return any(connection.transport is None for connection in self._all)
+
     def hurry(self) -> None:
         """Shorten the deadlines, since the server is about to stop."""
         self.reading = self.asking = min(self.leaving, self.reading, self.asking)
@@ -90,24 +99,27 @@ class Crowd:
             loop.call_later(min(0.5, *(limit / 4 for _, limit in limits)), self._sweep)
 
 
-class Connection(H11Protocol):
+class Connection(HttpToolsProtocol):
     """A connection of uvicorn's that tells the crowd what its client must do next.
 
-    It starts TLS itself, so that connections are counted before their handshake.
+    It starts TLS itself, so that connections are counted before their handshake. It refuses a head of a request that
+    goes on for too long, since httptools itself has no limit.
     """
 
     def __init__(self, *args: Any, crowd: Crowd, tls: ssl.SSLContext | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
         self._crowd, self._tls, self._early, self._state = crowd, tls, b"", cast(State | None, "asks")
         self._raw: asyncio.Transport | None = None
-        self._lost = False
+        self._lost = self._leaves = self._begun = False
+        self._head = 0
         self._handshake: asyncio.Task[None] | None = None
         app = self.app
 
         async def with_end(scope: Any, receive: Any, send: Any) -> None:
-            scope["extensions"] = {HANG_UP: self.hang_up}
+            scope["extensions"] = extensions
             await app(scope, receive, send)
 
+        extensions = {HANG_UP: self.hang_up, GONE: lambda: self._lost}
         self.app = with_end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -155,12 +167,25 @@ class Connection(H11Protocol):
             return
         if self.timeout_keep_alive_task is not None:
             self._crowd.wait_for(self, "asks")
+        self._begun = False
         super().data_received(data)
-
-    def handle_events(self) -> None:
-        """Read what arrived, and note what the client must do next."""
-        super().handle_events()
+        if self._lost or self.transport.is_closing():
+            return
+        if self._head and not self._begun:  # all that arrived belongs to a head that has not ended
+            self._head += len(data)
+            if self._head > _HEAD:
+                self.send_400_response(f"The head of a request is longer than {_HEAD} bytes.")
         self._note()
+
+    def on_message_begin(self) -> None:
+        """Count the bytes of a head from here on."""
+        super().on_message_begin()
+        self._head, self._begun = 1, True
+
+    def on_headers_complete(self) -> None:
+        """Note that the head has ended."""
+        self._head = 0
+        super().on_headers_complete()
 
     def pause_writing(self) -> None:
         """Note that the client must read before more is sent."""
@@ -178,6 +203,8 @@ class Connection(H11Protocol):
         self._note()
 
     def _note(self) -> None:
+        if self._leaves and self.cycle is not None:
+            self.cycle.keep_alive = False
         state: State | None = None
         if self.flow.write_paused:
             state = "reads"
@@ -189,15 +216,22 @@ class Connection(H11Protocol):
             self._state = state
             self._crowd.wait_for(self, state)
 
-    def handle_websocket_upgrade(self, event: Any) -> None:
+    def handle_websocket_upgrade(self) -> None:
         """Leave the crowd: `link` has limits of its own for its connections, and closes the silent ones."""
         self._crowd.leave(self)
-        super().handle_websocket_upgrade(event)
+        super().handle_websocket_upgrade()
 
     def shutdown(self) -> None:
-        """Finish answers under way, but with shorter deadlines for clients that do not read."""
+        """Finish answers under way, but with shorter deadlines for clients that do not read.
+
+        A connection that was accepted just now, and has asked nothing yet, may still ask once if the crowd is patient:
+        its client has done nothing wrong, and another worker cannot take it over.
+        """
         self._crowd.hurry()
-        super().shutdown()
+        if self._crowd.patient and self.cycle is None:
+            self._leaves = True
+        else:
+            super().shutdown()
 
     def hang_up(self) -> None:
         """Close the connection now, even if something is still to be sent."""
@@ -246,14 +280,27 @@ class Upgraded(WebSocketsSansIOProtocol):
 
 
 class Listener(uvicorn.Server):
-    """uvicorn with connections of the class above, which start TLS themselves."""
+    """uvicorn with connections of the class above, which start TLS themselves.
+
+    It accepts a few connections at a time. A refused request ends its connection, so a flood of them comes over new
+    connections, and waits in the kernel, while everybody who has a connection is served.
+    """
 
     def __init__(self, config: uvicorn.Config, crowd: Crowd | None = None) -> None:
         config.load()
         self._tls, config.ssl = config.ssl, None
-        made = partial(Connection, crowd=crowd or Crowd(), tls=self._tls)
+        self.crowd = crowd or Crowd()
+        made = partial(Connection, crowd=self.crowd, tls=self._tls)
         config.http_protocol_class = cast(type[asyncio.Protocol], made)
         super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, and log where; uvicorn does not log sockets that it is given."""
+        await super().startup(sockets=sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # asyncio has used its `backlog` for this too
+        if sockets and self.started:
+            self._log_started_message(sockets)
 
     def _log_started_message(self, listeners: Any) -> None:
         self.config.ssl = self._tls  # uvicorn logs http:// or https:// by this

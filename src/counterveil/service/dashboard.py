@@ -6,40 +6,43 @@ Security: for the operator only, who must show a token.
 from __future__ import annotations
 
 import hmac
+import math
 import time
-from collections import Counter, deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidKey
 from ..terms.wire import ANSWER_PATH, ATTEMPT_PATH, RECORD_PATH
 from .attempts import Attempt
+from .family import Family
 from .server import Server
+from .tally import Tally
 
 if TYPE_CHECKING:
     from .together import Together  # it needs packages that a command without servers does not
 
-_MINUTES = 24 * 60
 _LEAST_TOKEN = 16  # characters: the shortest token
 
 
-@dataclass
-class _Minute:
-    began: int
-    answered: int = 0
-    refused: int = 0
-
-
 class Operator:
-    """Counts requests by the minute since the process began, and says how many bits the answers gave away."""
+    """Counts requests by the minute since the server began, and says what the answers gave away."""
 
-    def __init__(self, server: Server, token: str, *, bits: float, budget: float | None, issued: int | None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        token: str,
+        *,
+        bits: float,
+        budget: float | None,
+        issued: int | None,
+        family: Family | None = None,
+    ) -> None:
         self._server, self._token, self._bits, self._budget, self._issued = server, token, bits, budget, issued
-        self._began = time.time()
-        self._minutes: deque[_Minute] = deque(maxlen=_MINUTES)
+        self._began = time.time() if family is None else family.place.began
+        self._tally = Tally() if family is None else Tally(family.folder, family.place.seat)
         self._together: Together | None = None
-        self._attempts: Counter[str] = Counter()
+        self.connections: Callable[[int], int] | None = None  # of all processes, if there are several
 
     def link(self, together: Together) -> None:
         """Show the link to other servers too, and count what this server computes with them."""
@@ -47,9 +50,8 @@ class Operator:
         together.meeting.watchers.append(self._ended)
 
     def _ended(self, attempt: Attempt) -> None:
-        self._attempts["broke off" if attempt.refusal else "complete"] += 1
-        self._attempts["rounds"] += attempt.rounds
-        self._attempts["bytes"] += attempt.received
+        broke = int(attempt.refusal is not None)
+        self._tally.add(complete=1 - broke, broke_off=broke, rounds=attempt.rounds, bytes=attempt.received)
 
     def admits(self, authorization: str) -> bool:
         """Say whether a request carries the token."""
@@ -59,27 +61,16 @@ class Operator:
         """Count one request."""
         if path not in (ANSWER_PATH, RECORD_PATH, ATTEMPT_PATH):
             return
-        minute = self._now()
         if code != "ok":
-            minute.refused += 1
+            self._tally.count(refused=1)
         elif path != RECORD_PATH:
-            minute.answered += 1
-
-    def _now(self) -> _Minute:
-        """Return the counts of this minute; add empty minutes for the time in which nobody asked."""
-        now = int(time.time()) // 60
-        if not self._minutes or now - self._minutes[-1].began > _MINUTES:
-            self._minutes.clear()
-            self._minutes.append(_Minute(now))
-        while self._minutes[-1].began < now:
-            self._minutes.append(_Minute(self._minutes[-1].began + 1))
-        return self._minutes[-1]
+            self._tally.count(answered=1)
 
     def status(self) -> dict[str, Any]:
         """Return the facts and counts that the operator's page shows."""
-        self._now()
         terms, questions = self._server.terms, self._server.ledger.questions()
-        leaked = self._bits * questions
+        told = self._bits * questions
+        leaked = told + questions * terms.parameters.k * math.log2(max(2, terms.rows))
         hours = (time.time() - self._began) / 3600
         facts = [
             ("server", f"{self._server.number} of {terms.parameters.servers}, up for {hours:.1f} hours"),
@@ -87,25 +78,50 @@ class Operator:
             ("questions answered", f"{questions:,} since the ledger was made"),
             ("tickets", "open: everyone makes their own" if terms.tickets == "open" else self._left(questions)),
             ("requests held in the ledger", f"{self._server.ledger.count():,}"),
-            ("one question gives away", f"{self._bits:,.1f} bits ({terms.parameters.scheme})"),
-            ("how long that lasts", self._server.epoch.deployment.lasts()),
-            ("given away so far", f"{leaked:,.0f} bits" + (f" of {self._budget:,.0f}" if self._budget else "")),
+            ("given away so far", self._records(questions)),
+            ("beside that", f"{told:,.0f} bits about the others" if told else "nothing about the others"),
+            ("known attacks would need", self._needed()),
         ]
+        facts += [("offer", self._offer(each)) for each in self._server.offers.facts()]
+        if self._budget:
+            facts.append(("budget", f"{leaked:,.0f} of {self._budget:,.0f} bits are used"))
         if self._together is not None:
             facts += self._linked(self._together)
-        minutes = [{"answered": minute.answered, "refused": minute.refused} for minute in list(self._minutes)]
+        minutes = [minute._asdict() for minute in self._tally.minutes()]
         return {"facts": facts, "leaked": leaked, "budget": self._budget, "minutes": minutes}
 
     def _linked(self, together: Together) -> list[tuple[str, str]]:
-        seen, made = together.status(), self._attempts
+        made, count = self._tally.sums(), self.connections or together.connections
         trips = [
-            f"server {each.server}: {each.connections} connection{'s' * (each.connections != 1)}"
+            f"server {each.server}: {count(each.server)} connection{'s' * (count(each.server) != 1)}"
             + ("" if each.milliseconds is None else f", {each.milliseconds:g} ms there and back")
-            for each in seen
+            for each in together.status()
         ]
         sizes = f"{made['rounds']:,} rounds, {made['bytes'] / 2**20:,.1f} MiB from other servers"
         attempts = f"{made['complete']:,} complete, {made['broke off']:,} broke off; {sizes}"
         return [("linked to", "; ".join(trips)), ("attempts since the start", attempts)]
+
+    @staticmethod
+    def _offer(offer: dict[str, Any]) -> str:
+        """Say what applicants may ask under: terms and a common key, and when these end."""
+        ends = [
+            "never" if at is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
+            for at in (offer["ends"], offer["key_ends"])
+        ]
+        key = f"common key {offer['key']} {offer['key_state']}, ends {ends[1]}"
+        return f"terms {offer['terms']}, {offer['rows']:,} rows, end {ends[0]}; {key}: {offer['state']}"
+
+    def _records(self, questions: int) -> str:
+        """Say how many rows or regions have left. Which ones, and how often the same, a server cannot know."""
+        terms, regions = self._server.terms, self._server.epoch.deployment.tariff.layout.regions
+        most = min(terms.rows, questions * terms.parameters.k)
+        what = "regions, none of which is a person's row" if regions else "rows, each of which is a person's"
+        return f"{'at most ' * (most > 0)}{most:,} of {terms.rows:,} {what}"
+
+    def _needed(self) -> str:
+        deployment, rows = self._server.epoch.deployment, self._server.terms.rows
+        tickets = f"{-(-rows // deployment.k):,} tickets or more: " if deployment.scheme.rebuilt_after is None else ""
+        return tickets + deployment.lasts()
 
     def _left(self, used: int) -> str:
         return f"{used:,} used" + (

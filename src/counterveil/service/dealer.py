@@ -3,9 +3,10 @@
 It holds nothing of the database: the terms, which are public, and its own key are enough. It learns that a question
 took place, and nothing else.
 
-The dealer keeps a stock at each pair of processes. A tape's name is the boot id of the dealer's process and a number. A
-half leaves once, and is never made again. First the follower gets its half. When it has said so, the leader gets the
-other. When one of them has used or lost its half, the stock is filled up.
+The dealer keeps a stock at each pair of processes, for each of its terms that both want. A tape's name is the boot id
+of the dealer's process, a tag of the terms, and a number. A half leaves once, and is never made again. First the
+follower gets its half. When it has said so, the leader gets the other. When one of them has used or lost its half, the
+stock is filled up.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from ..algebra.arrays import Bytes
 from ..crypto.keys import SigningKey
 from ..errors import InvalidKey, InvalidTerms, Malformed, Refused
 from ..schemes.protocols import Size
+from ..schemes.scheme import Scheme
 from ..terms.published import deployment_of
 from ..terms.wire import SignedTerms
 from .link.channel import Channel
-from .link.frames import Frame, Kept, Peers, Tape, Used
+from .link.frames import Frame, Kept, Peers, Tape, Used, Wants
 from .link.handshake import DEALER
 from .link.hub import Links
-from .stock import MOST, deal, halves
+from .pins import pinned_by
+from .stock import MOST, deal, halves, tag_of
 
 log = logging.getLogger("counterveil")
 
@@ -40,7 +43,7 @@ _AHEAD = 1 << 21  # bytes that wait to be sent to one process
 _GRACE = 60.0  # seconds for a follower to claim a tape that the leader has picked
 _PAUSE = 1.0  # seconds until a pair is looked at again
 _STOCK, _FEWEST, _MANY = 64 << 20, 2, 32  # the default stock: bytes, and the fewest and the most tapes
-_NUMBER = 16  # bytes of a tape's number
+_NUMBER = 8  # bytes of a tape's number
 
 
 class _Pair(NamedTuple):
@@ -50,11 +53,28 @@ class _Pair(NamedTuple):
     follower: bytes
 
 
+class _Shape(NamedTuple):
+    """What tapes for some terms look like, and how many each pair has in stock."""
+
+    tag: bytes
+    scheme: Scheme
+    size: Size
+    lengths: tuple[int, int]
+    stock: int
+
+
+class _Order(NamedTuple):
+    """A stock that is kept: for two processes, and for some terms."""
+
+    pair: _Pair
+    tag: bytes
+
+
 @dataclass
 class _Dealt:
     """A tape that was dealt."""
 
-    pair: _Pair
+    order: _Order
     holders: dict[bytes, int] = field(default_factory=dict)  # processes that have a half, and its bytes
     kept: asyncio.Event = field(default_factory=asyncio.Event)  # at the follower, whole
     spent: bool = False  # one of them has used or lost it
@@ -66,40 +86,40 @@ class _Told:
 
     peers: frozenset[bytes] | None = None  # None until it has said so
     kept: set[bytes] = field(default_factory=set)  # tapes that it had when the connection opened
+    wants: frozenset[bytes] = frozenset()  # tags of the terms that it needs tapes for
 
 
 class Dealer:
-    """A dealing server. `urls` are addresses of the servers' processes; by default those in the terms."""
+    """A dealing server, for all these terms of one service.
+
+    `urls` are addresses of the servers' processes; by default those in the terms.
+    """
 
     def __init__(
         self,
-        issued: SignedTerms,
+        terms: Sequence[SignedTerms],
         own: SigningKey,
         urls: Sequence[str] = (),
         *,
         stock: int | None = None,
         insecure: bool = False,
     ) -> None:
-        terms, deployment = issued.terms, deployment_of(issued.terms)
-        if not terms.dealer:
-            raise InvalidTerms("terms", got="no dealing server", expected="terms made with --dealer server")
-        if own.public.hex() != terms.dealer:
-            raise InvalidKey("dealer's key", got="another one", expected="that of the dealing server in the terms")
-        self._scheme, self._size = deployment.scheme, Size(terms.rows, deployment.record_bytes, deployment.k)
-        self.lengths = halves(self._scheme, self._size)
-        self.stock = stock or min(max(_STOCK // max(self.lengths), _FEWEST), _MANY)
-        self._service, self._rows = terms.service, terms.rows
+        self._shapes = {shape.tag: shape for shape in (_shape(issued, own, stock) for issued in terms)}
+        self.lengths = {shape.tag: shape.lengths for shape in self._shapes.values()}
+        if len({issued.terms.service for issued in terms}) != 1:
+            raise InvalidTerms("terms", got="several services, or none", expected="terms of one service")
+        self._service = terms[0].terms.service
         self._told: dict[Channel, _Told] = {}
         self._tapes: dict[bytes, _Dealt] = {}
-        self._filling: dict[_Pair, asyncio.Task[None]] = {}
-        self._filled: set[_Pair] = set()
+        self._filling: dict[_Order, asyncio.Task[None]] = {}
+        self._filled: set[_Order] = set()
         self._number, self._one = 0, anyio.CapacityLimiter(1)
         self.links = Links(
             number=DEALER,
             own=own,
-            service=terms.service,
-            pinned={n: bytes.fromhex(key) for n, key in enumerate(terms.keys, start=1)},
-            urls=list(urls) or list(issued.addresses),
+            service=self._service,
+            pinned={n: key for n, key in pinned_by(terms).items() if n != DEALER},
+            urls=list(urls) or list(dict.fromkeys(url for issued in terms for url in issued.addresses)),
             heard=self.heard,
             opened=self.opened,
             lost=self.lost,
@@ -108,7 +128,11 @@ class Dealer:
 
     def about(self) -> dict[str, Any]:
         """Return the facts that the log shows when the dealer starts."""
-        return {"service": self._service, "rows": self._rows, "tape_bytes": self.lengths, "stock": self.stock}
+        shapes = [
+            {"terms": shape.tag.hex(), "rows": shape.size.rows, "tape_bytes": shape.lengths, "stock": shape.stock}
+            for shape in self._shapes.values()
+        ]
+        return {"service": self._service, "tapes": shapes}
 
     async def run(self) -> None:
         """Deal until a signal."""
@@ -131,9 +155,9 @@ class Dealer:
         """Take note that a connection is gone. The process may come back, and still have its tapes."""
         del self._told[channel]
         if self._line(channel.boot) is None:
-            for task in [task for pair, task in self._filling.items() if channel.boot in pair]:
+            for task in [task for order, task in self._filling.items() if channel.boot in order.pair]:
                 task.cancel()
-            self._filled = {pair for pair in self._filled if channel.boot not in pair}
+            self._filled = {order for order in self._filled if channel.boot not in order.pair}
         for name in [*self._tapes]:
             self._forget(name)
         self._tend()
@@ -145,13 +169,15 @@ class Dealer:
             if told.peers is None and self._line(channel.boot) is channel:
                 self._compare(channel, told.kept)
             told.peers = frozenset(frame.boots)
+        elif isinstance(frame, Wants):
+            told.wants = frozenset(frame.terms)
         elif isinstance(frame, Kept):
             tape = self._tapes.get(frame.id)
             if tape is None or channel.boot not in tape.holders:
                 channel.send(Used(frame.id))  # the other half is gone
             elif told.peers is None:
                 told.kept.add(frame.id)
-            elif channel.boot == tape.pair.follower:
+            elif channel.boot == tape.order.pair.follower:
                 tape.kept.set()
         elif isinstance(frame, Used):
             self._used(channel.boot, frame.id)
@@ -170,10 +196,11 @@ class Dealer:
             return
         tape.spent = True
         tape.kept.set()  # nobody need wait for it
-        if boot == tape.pair.follower:
-            self._recall(name, tape.pair.leader)
+        pair = tape.order.pair
+        if boot == pair.follower:
+            self._recall(name, pair.leader)
         else:  # the follower needs its half now, or never
-            asyncio.get_running_loop().call_later(_GRACE, self._recall, name, tape.pair.follower)
+            asyncio.get_running_loop().call_later(_GRACE, self._recall, name, pair.follower)
         self._forget(name)
 
     def _recall(self, name: bytes, holder: bytes) -> None:
@@ -200,45 +227,55 @@ class Dealer:
         to, back = self._told[leader].peers or (), self._told[follower].peers or ()
         return leader.number < follower.number and follower.boot in to and leader.boot in back
 
-    def _pairs(self) -> list[_Pair]:
+    def _orders(self) -> list[_Order]:
+        """Return the stocks to keep: pairs of processes that met, and terms that both want."""
         lines = [channel for channel in self._told if self._line(channel.boot) is channel]
-        return [_Pair(a.boot, b.boot) for a in lines for b in lines if self._met(a, b)]
+        met = [(a, b) for a in lines for b in lines if self._met(a, b)]
+        return [
+            _Order(_Pair(a.boot, b.boot), tag)
+            for a, b in met
+            for tag in self._shapes
+            if tag in self._told[a].wants & self._told[b].wants
+        ]
 
     def _tend(self) -> None:
         """Fill every stock that is not full."""
-        for pair in self._pairs():
-            if pair not in self._filling and self._lacks(pair):
-                self._filling[pair] = asyncio.get_running_loop().create_task(self._fill(pair))
+        for order in self._orders():
+            if order not in self._filling and self._lacks(order):
+                self._filling[order] = asyncio.get_running_loop().create_task(self._fill(order))
 
-    def _lacks(self, pair: _Pair) -> bool:
-        """Say whether a pair has fewer tapes than it should, and room for one."""
-        if sum(tape.pair == pair and not tape.spent for tape in self._tapes.values()) >= self.stock:
+    def _lacks(self, order: _Order) -> bool:
+        """Say whether a pair has fewer tapes for some terms than it should, and room for one."""
+        shape = self._shapes[order.tag]
+        if sum(tape.order == order and not tape.spent for tape in self._tapes.values()) >= shape.stock:
             return False
-        held = [sum(tape.holders.get(boot, 0) for tape in self._tapes.values()) for boot in pair]
-        return all(not has or has + length <= MOST for has, length in zip(held, self.lengths, strict=True))
+        held = [sum(tape.holders.get(boot, 0) for tape in self._tapes.values()) for boot in order.pair]
+        return all(not has or has + length <= MOST for has, length in zip(held, shape.lengths, strict=True))
 
-    async def _fill(self, pair: _Pair) -> None:
+    async def _fill(self, order: _Order) -> None:
         try:
-            while pair in self._pairs() and self._lacks(pair):
-                await self._supply(pair)
-            if pair in self._pairs() and pair not in self._filled:
-                self._filled.add(pair)
-                log.info("stock full", extra={"fields": {"boots": [boot.hex() for boot in pair]}})
+            while order in self._orders() and self._lacks(order):
+                await self._supply(order)
+            if order in self._orders() and order not in self._filled:
+                self._filled.add(order)
+                fields = {"boots": [boot.hex() for boot in order.pair], "terms": order.tag.hex()}
+                log.info("stock full", extra={"fields": fields})
         except Refused as error:
             log.debug("tape lost", extra={"fields": {"why": str(error)}})
         except Exception as error:  # other pairs go on
             log.error("failure", extra={"fields": {"error": type(error).__name__, "at": "dealing"}})
         finally:
-            del self._filling[pair]
-            if self._line(pair.leader) and self._line(pair.follower):  # one may have come back meanwhile
+            del self._filling[order]
+            if all(self._line(boot) for boot in order.pair):  # one may have come back meanwhile
                 asyncio.get_running_loop().call_later(_PAUSE, self._tend)
 
-    async def _supply(self, pair: _Pair) -> None:
+    async def _supply(self, order: _Order) -> None:
         """Deal a tape and send both halves; if that fails, recall what was sent."""
-        first, second = await anyio.to_thread.run_sync(deal, self._scheme, self._size, limiter=self._one)
+        shape, pair = self._shapes[order.tag], order.pair
+        first, second = await anyio.to_thread.run_sync(deal, shape.scheme, shape.size, limiter=self._one)
         self._number += 1
-        name = self.links.boot + self._number.to_bytes(_NUMBER, "big")
-        tape, sent = _Dealt(pair), False
+        name = self.links.boot + order.tag + self._number.to_bytes(_NUMBER, "big")
+        tape, sent = _Dealt(order), False
         self._tapes[name] = tape
         try:
             await self._send(name, tape, pair.follower, second)
@@ -260,9 +297,22 @@ class Dealer:
         if line is None:
             raise Refused("peer_unreachable", "a process is gone")
         tape.holders[to] = half.size
-        (other,) = set(tape.pair) - {to}
+        (other,) = set(tape.order.pair) - {to}
         for start in range(0, half.size, _PIECE):
             line.send(Tape(name, start, half.size, other, half[start : start + _PIECE].tobytes()))
             await line.drained(_AHEAD)
             if tape.spent:
                 return
+
+
+def _shape(issued: SignedTerms, own: SigningKey, stock: int | None) -> _Shape:
+    """Return what tapes for some terms look like; refuse terms that name no dealer, or another one."""
+    terms, deployment = issued.terms, deployment_of(issued.terms)
+    if not terms.dealer:
+        raise InvalidTerms("terms", got="no dealing server", expected="terms made with --dealer server")
+    if own.public.hex() != terms.dealer:
+        raise InvalidKey("dealer's key", got="another one", expected="that of the dealing server in the terms")
+    size = Size(terms.rows, deployment.record_bytes, deployment.k)
+    lengths = halves(deployment.scheme, size)
+    usual = min(max(_STOCK // max(lengths), _FEWEST), _MANY)
+    return _Shape(tag_of(issued.digest), deployment.scheme, size, lengths, stock or usual)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
-from starlette.concurrency import run_in_threadpool
+import anyio.to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -21,9 +21,11 @@ from ..algebra.compiled import cores
 from ..errors import CounterveilError, Refused
 from ..terms import wire
 from .attempts import Attempt
-from .connections import HANG_UP
+from .clerk import Clerk
+from .connections import GONE, HANG_UP
 from .limits import GaveWay, Place, Places
-from .server import Asked, Reply, Server, Turn
+from .server import Admitted, Asked, Reply, Server, Turn
+from .spans import Part, Trace, untraced
 from .spool import Spool
 from .together import Together
 
@@ -38,6 +40,7 @@ _PATIENCE = 60.0  # seconds for an answer to leave, plus the time of its bytes a
 _SLOWEST_READER = 1 << 16  # bytes a second
 _ANSWERS = 24  # answers under way at a time; a sealed one takes some 17 MiB of memory
 _BODIES = 64 << 20  # bytes: the most that the bodies being read may have together
+_AT_ONCE = 1 << 17  # bytes: a longer body is read in a thread, since that takes milliseconds
 _PIECE = 1 << 16  # bytes sent at a time; small, so that the server notices whether they are read
 
 
@@ -49,6 +52,12 @@ async def _hang_up(scope: Scope, receive: Receive) -> None:
         hang_up()
         while (await receive())["type"] != "http.disconnect":
             pass
+
+
+async def _is_gone(scope: Scope, receive: Receive) -> bool:
+    """Say whether the client has closed its connection."""
+    gone: Callable[[], bool] | None = scope.get("extensions", {}).get(GONE)
+    return await Request(scope, receive).is_disconnected() if gone is None else gone()
 
 
 class _Body:
@@ -142,29 +151,40 @@ class _Source:
 class Desk:
     """Answers requests: reads the body, checks it, takes a place, writes the ledger, answers; each within limits.
 
-    A refusal never waits for the answers to others, because other threads compute those.
+    A refusal never waits for long answers to others, because other threads compute those. Checks and short answers take
+    less than a millisecond, and run in the event loop, since it takes longer to hand one to a thread. The limits are
+    the machine's: each of several `workers` has its part of them.
     """
 
-    def __init__(self, server: Server, together: Together | None = None) -> None:
-        self._server, self._most = server, server.longest
+    def __init__(
+        self, server: Server, together: Together | None = None, workers: int = 1, trace: Trace = untraced
+    ) -> None:
+        self._server, self._most, self._trace = server, server.longest, trace
         self._together = together
-        self._answers, self._bodies = Places(_ANSWERS), Places(_BODIES, queue=512)
-        self._spooled, self._runs = Places(_SPOOLED, queue=512), Places(_RUNS)
+        self._answers, self._bodies = Places(-(-_ANSWERS // workers)), Places(_BODIES // workers, queue=512)
+        self._spooled, self._runs = Places(_SPOOLED // workers, queue=512), Places(-(-_RUNS // workers))
         self._checking = anyio.CapacityLimiter(cores())
-        self._computing = anyio.CapacityLimiter(cores())  # more threads than cores would slow each other down
+        # more threads than cores would slow each other down
+        self._computing = anyio.CapacityLimiter(-(-cores() // workers))
+        self._clerk = Clerk(server.ledger)
 
     async def serve(self, kind: wire.RequestKind, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or raise the reason for a refusal."""
         try:
-            turn = await self._turn(Request(scope, receive), kind)
+            with self._trace("receive"):
+                turn = await self._turn(Request(scope, receive), kind)
             async with self._answers.hold(name=turn.fingerprint) as place:
-                if await Request(scope, receive).is_disconnected():
+                if await _is_gone(scope, receive):
                     raise ClientDisconnect  # now, so that the ticket is not spent
-                await run_in_threadpool(turn.spend)
-                reply = await self._compute(partial(_Source, turn.answer))
+                with self._trace("ledger"):
+                    await self._clerk.perform(turn.entry)
+                with self._trace("scan" if kind == "query" else "record"):
+                    make = partial(_Source, turn.answer)
+                    reply = make() if turn.short else await self._compute(make)
                 # Close the connection after a ticket's last answer. A page cannot do that itself, and two questions
                 # over one connection would show that one person asked both.
-                headers = {"content-length": str(reply.length)} | ({"connection": "close"} if turn.last else {})
+                headers = {"content-length": str(reply.length), "content-type": wire.MEDIA_TYPE}
+                headers |= {"connection": "close"} if turn.last else {}
                 await self._send(reply, headers, place, scope, receive, send)
         except GaveWay:
             await _hang_up(scope, receive)
@@ -178,14 +198,17 @@ class Desk:
             request = Request(scope, receive)
             length = self._length(request)
             async with self._spooled.hold(length) as place:
-                asked, attempt = await self._asked(_Body(request.receive, place), length, self._together)
+                with self._trace("receive"):
+                    asked, attempt = await self._asked(_Body(request.receive, place), length, self._together)
+                name: Part = "collect" if attempt is None else "attempt"
                 if attempt is None:
                     find = partial(meeting.attempts.collect, asked.run, asked.seat, asked.entry)
                     work = partial(meeting.collect, asked.run, find)
                 else:
                     work = partial(meeting.join, attempt)
                 async with self._runs.hold():  # only now, so that nobody waits for a slow upload
-                    part = await _unless_gone(request, work)
+                    with self._trace(name):
+                        part = await _unless_gone(request, work)
                 answer = Response(asked.reply + part, media_type=wire.MEDIA_TYPE, headers={"connection": "close"})
                 await answer(scope, receive, send)
         except GaveWay:
@@ -197,14 +220,15 @@ class Desk:
         def check(head: bytes) -> Asked:
             asked = self._server.asked(head, length, together.tapes)
             if asked.kind == "attempt":
-                together.check_reaches(*set(asked.run.servers) - {self._server.number})
+                (other,) = set(asked.run.servers) - {self._server.number}
+                together.check_reaches(other, asked.run.terms)
             return asked
 
         spool = Spool(length)
         with _deadline(length, _SLOWEST_UPLOAD):
-            asked = await self._admitted(body, length, check)
+            asked = await self._admitted(body, length, lambda head: self._check(partial(check, head)))
             await body.pour(spool)
-        return asked, None if asked.kind == "collect" else await self._check(asked.join, spool.array())
+        return asked, None if asked.kind == "collect" else await self._check(partial(asked.join, spool.array()))
 
     def _length(self, request: Request) -> int:
         """Return how long a request says it is; refuse one that does not say, or is longer than the terms allow."""
@@ -215,11 +239,11 @@ class Desk:
             raise Refused("too_long", f"{length[:20]} bytes, where the longest request has {self._most}")
         return int(length)
 
-    async def _admitted(self, body: _Body, length: int, check: Callable[[bytes], T]) -> T:
+    async def _admitted(self, body: _Body, length: int, check: Callable[[bytes], Awaitable[T]]) -> T:
         """Check the head of a request, before its body has arrived."""
         head = await body.reach(min(length, wire.ENVELOPE))
         try:
-            return await self._check(check, head[: wire.ENVELOPE])
+            return await check(head[: wire.ENVELOPE])
         except CounterveilError:
             await body.skip()  # a client may read the refusal only after it has sent everything
             raise
@@ -227,16 +251,21 @@ class Desk:
     async def _turn(self, request: Request, kind: wire.RequestKind) -> Turn:
         """Read a request, no longer than the terms allow. Its head is checked before its body has arrived."""
         length = self._length(request)
-        async with self._bodies.hold(length) as place:
+
+        async def check(head: bytes) -> Admitted:
+            return self._server.admit(head, length, kind)
+
+        # Up to `_PIECE` bytes of each connection are read whatever is done here, so a body that short needs no place.
+        async with self._bodies.hold(length if length > _PIECE else 0) as place:
             body = _Body(request.receive, place)
             with _deadline(length, _SLOWEST_WRITER):
-                admitted = await self._admitted(body, length, lambda head: self._server.admit(head, length, kind))
+                admitted = await self._admitted(body, length, check)
                 whole = await body.reach(length + 1)  # one more than there are, so wait for the end
-            return await self._check(admitted.read, whole)
+        return admitted.read(whole) if length <= _AT_ONCE else await self._check(partial(admitted.read, whole))
 
-    async def _check(self, work: Callable[..., T], *args: Any) -> T:
-        """Run a short check in a thread that does not wait for the answers to others."""
-        return await anyio.to_thread.run_sync(partial(work, *args), limiter=self._checking)
+    async def _check(self, work: Callable[[], T]) -> T:
+        """Run a check that may take milliseconds in a thread that does not wait for the answers to others."""
+        return await anyio.to_thread.run_sync(work, limiter=self._checking)
 
     async def _send(
         self, reply: _Source, headers: dict[str, str], place: Place, scope: Scope, receive: Receive, send: Send
@@ -248,7 +277,12 @@ class Desk:
                 await send(message)
             place.moved(len(message.get("body", b"")))
 
-        answer = StreamingResponse(self._pieces(reply), media_type=wire.MEDIA_TYPE, headers=headers)
+        if len(reply.first) == reply.length <= _PIECE:
+            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await sending({"type": "http.response.start", "status": 200, "headers": raw})
+            await sending({"type": "http.response.body", "body": reply.first})
+            return
+        answer = StreamingResponse(self._pieces(reply), headers=headers)
         with reply, anyio.move_on_after(_PATIENCE + reply.length / _SLOWEST_READER) as limit:
             await answer(scope, receive, sending)
         if limit.cancelled_caught:

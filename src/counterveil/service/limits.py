@@ -28,6 +28,7 @@ class Place:
         self.size, self.given_up, self._cut = size, False, cut
         self._since: float | None = None  # when the server began to wait for the client; None: the client waits for us
         self._waited, self._moved = 0.0, 0
+        self._called: anyio.Event | None = None
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -50,6 +51,16 @@ class Place:
     def behind(self, pace: float) -> float:
         """Return by how many seconds the client is behind one that moves `pace` bytes a second."""
         return self._waited + self.stalled() - self._moved / pace
+
+    async def woken(self) -> None:
+        """Wait for somebody to call `wake`."""
+        self._called = anyio.Event()
+        await self._called.wait()
+
+    def wake(self) -> None:
+        """Let the client that waits for this place check again."""
+        if self._called is not None:
+            self._called.set()
 
     def give_up(self) -> None:
         """Take the place away: what its holder does is cancelled."""
@@ -87,12 +98,7 @@ class Places:
         self._held: list[Place] = []
         self._queue: list[Place] = []
         self._named: dict[bytes, list[Place]] = {}
-        self._changed = anyio.Event()
-
-    @property
-    def held(self) -> int:
-        """How many places, or bytes, are held now."""
-        return sum(place.size for place in self._held)
+        self.held = 0  # how many places, or bytes, are held now
 
     @asynccontextmanager
     async def hold(self, size: int = 1, name: bytes | None = None) -> AsyncIterator[Place]:
@@ -106,24 +112,32 @@ class Places:
             same = [] if name is None else self._named.setdefault(name, [])
             for other in same:
                 other.give_up()
-            same.append(place)
+            if name is not None:
+                same.append(place)
             try:
-                while same[0] is not place:
-                    await self._changed.wait()
+                while same and same[0] is not place:
+                    await place.woken()
                 await self._enter(place)
                 yield place
             finally:
-                same.remove(place)
-                if name is not None and not same:
-                    del self._named[name]
+                if name is not None:
+                    same.remove(place)
+                    if same:
+                        same[0].wake()
+                    else:
+                        del self._named[name]
                 if place in self._held:
                     self._held.remove(place)
+                    self.held -= place.size
                 self._wake()
         if scope.cancelled_caught:
             raise GaveWay
 
     async def _enter(self, place: Place) -> None:
         """Wait for room, first come, first served."""
+        if self.held + place.size <= self._most and not (self._queue and place.size):
+            self._take(place)
+            return
         if len(self._queue) >= self._places_to_wait:
             raise Refused("busy", "as many wait as can; come back")
         self._queue.append(place)
@@ -136,11 +150,15 @@ class Places:
                 if self._queue[0] is place:
                     self._make_room(place.size, waited)
                 with anyio.move_on_after(_TICK):
-                    await self._changed.wait()
-            self._held.append(place)
+                    await place.woken()
+            self._take(place)
         finally:
             self._queue.remove(place)
             self._wake()
+
+    def _take(self, place: Place) -> None:
+        self._held.append(place)
+        self.held += place.size
 
     def _make_room(self, size: int, waited: float) -> None:
         """Take one place away, unless enough places are about to become free, or no client is slow enough."""
@@ -157,6 +175,6 @@ class Places:
         slowest.give_up()
 
     def _wake(self) -> None:
-        """Let everybody who waits check again for room."""
-        self._changed.set()
-        self._changed = anyio.Event()
+        """Let the first who waits check again for room."""
+        if self._queue:
+            self._queue[0].wake()

@@ -1,41 +1,56 @@
-"""Listen for HTTP, and for other servers, until a signal stops the process. Logs are lines of JSON."""
+"""Listen for HTTP, and for other servers, until a signal stops the process, or a supervisor says that it is time."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
-import sys
+import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import uvicorn
 from fastapi import FastAPI
 from starlette.routing import WebSocketRoute
 
-from .connections import FIRST_MESSAGE, Listener, Upgraded
+from .connections import ACCEPTED, FIRST_MESSAGE, Listener, Upgraded
+from .family import Family
+from .outset import bind as bind
+from .outset import log_lines
 
 log = logging.getLogger("counterveil")
 
-_BACKLOG = 256  # new connections that wait in the kernel
+_GARBAGE = 20_000  # new objects before the collector looks at them; a request makes some hundreds and frees them itself
 
 
-class _JsonLines(logging.Formatter):
-    """Writes each log entry as one line of JSON."""
+class _Worker(Listener):
+    """A process of a family. It accepts one connection at a time, so that others get their share."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
-        entry |= {"event": record.getMessage()} | getattr(record, "fields", {})
-        return msgspec.json.encode(entry).decode()
+    def __init__(self, config: uvicorn.Config, family: Family, ready: Callable[[], None]) -> None:
+        config.backlog = 1  # asyncio accepts this many at once
+        super().__init__(config)
+        self._family, self._ready = family, ready
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, and say so to the supervisor."""
+        await super().startup(sockets)
+        self._family.on_drain(self._drain)
+        self._ready()
 
-def log_lines(level: str) -> None:
-    """Log entries of this level and above, to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
-    for name in ("counterveil", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level.upper())
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more; let those who were accepted finish their handshake; then finish the answers under way."""
+        for server in self.servers:
+            server.close()
+        self.crowd.hurry()
+        until = asyncio.get_running_loop().time() + self.crowd.leaving
+        while self.crowd.patient and self.crowd.arriving() and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
+
+    def _drain(self) -> None:
+        self.crowd.patient = self.should_exit = True
 
 
 def configured(app: FastAPI, *, host: str, port: int, tls_cert: Path | None, tls_key: Path | None) -> uvicorn.Config:
@@ -56,7 +71,7 @@ def configured(app: FastAPI, *, host: str, port: int, tls_cert: Path | None, tls
         ws_max_size=FIRST_MESSAGE,
         ws_per_message_deflate=False,
         ws_ping_interval=None,
-        backlog=_BACKLOG,
+        backlog=ACCEPTED,  # asyncio accepts as many at a time; `Listener` lets more wait
         timeout_graceful_shutdown=30,
     )
 
@@ -64,15 +79,22 @@ def configured(app: FastAPI, *, host: str, port: int, tls_cert: Path | None, tls
 def serve(
     app: FastAPI,
     about: dict[str, Any],
+    bound: list[socket.socket],
     *,
     host: str,
-    port: int,
     tls_cert: Path | None,
     tls_key: Path | None,
     log_level: str,
+    family: Family | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the server until a signal stops it; then finish the answers under way."""
-    log_lines(log_level)
-    config = configured(app, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key)
+    """Run the server at a bound address until a signal stops it; then finish the answers under way.
+
+    In a `family`, the function `ready` is called when the server listens.
+    """
+    log_lines(log_level, **({} if family is None else {"worker": os.getpid()}))
+    config = configured(app, host=host, port=bound[0].getsockname()[1], tls_cert=tls_cert, tls_key=tls_key)
     log.info("serving", extra={"fields": about})
-    Listener(config).run()
+    gc.freeze()  # what was made until now stays, so it need not be looked at again
+    gc.set_threshold(_GARBAGE)
+    (Listener(config) if family is None else _Worker(config, family, ready)).run(sockets=bound)

@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from urllib.parse import urlsplit
@@ -20,18 +21,19 @@ from ..terms.wire import SignedTerms
 
 # in import order
 _MODULES = (
-    "constants", "field", "wire", "schema", "preferences", "boxes", "spir", "party", "garble", "joint", "network",
-    "deployment", "protocols", "replies", "runs", "linked", "conversation", "explain", "client", "strings", "elements",
-    "answer", "page",
+    "constants", "strings/en", "strings/de", "strings/fr", "strings/es", "strings", "field", "wire", "schema",
+    "preferences", "boxes", "spir", "party", "garble", "joint", "network", "deployment", "protocols", "replies", "runs",
+    "linked", "conversation", "explain", "manifests", "client", "receipt", "elements", "answer", "kept", "checking",
+    "numbers", "form", "review", "ticketbox", "page",
 )  # fmt: skip
 _TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 _REST = "img-src data:; base-uri 'none'; form-action 'none'"
 _ANYWHERE = "https: http://localhost:* http://127.0.0.1:*"  # any server with TLS, or this machine
 
 
-def policy(issued: SignedTerms) -> str:
+def policy(addresses: Iterable[str]) -> str:
     """Return the page's content security policy: it may connect to the servers of the terms, and to no others."""
-    origins = sorted({"{0.scheme}://{0.netloc}".format(urlsplit(address)) for address in issued.addresses})
+    origins = sorted({"{0.scheme}://{0.netloc}".format(urlsplit(address)) for address in addresses})
     return _policy("'self'", "'self'", " ".join(origins)) + "; frame-ancestors 'none'"
 
 

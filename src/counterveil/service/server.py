@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from itertools import chain
 from typing import Any, NamedTuple, Self
@@ -20,23 +20,30 @@ import numpy as np
 
 from .. import engine
 from ..algebra.arrays import Bytes
-from ..crypto.keys import SigningKey
-from ..crypto.randomness import Common, key_id
+from ..crypto.keys import CommonKey, SigningKey
+from ..crypto.randomness import Common
 from ..engine.party import Enter, Party, Send, Take, entered
-from ..errors import InvalidInput, Malformed, Refused
+from ..errors import Malformed, Refused
 from ..institution.database import Database
 from ..schemes.protocols import Held
 from ..schemes.protocols import Request as Sizes
 from ..schemes.scheme import Scheme
 from ..terms import tickets, wire
-from ..terms.wire import Claims, Manifest, Request, RequestKind, SignedTerms, Ticket
+from ..terms.wire import Claims, Manifest, Request, RequestKind, SignedTerms, Terms, Ticket
 from .attempts import Attempt, Tapes, key_of
 from .epochs import Epoch, check_holdings, make_epoch
+from .family import Keep, made
 from .ledger import GRACE, MOST_ATTEMPTS, AnyLedger, Entry, Key
 from .link.frames import Run
+from .offers import Offers
+from .teams import Team, check_request, holder_of, team_of
 
 _TICKETS = 64  # tickets whose shuffle order is cached for the record step
+_SCHEMES = 256  # sets of servers whose scheme is kept
+_VERIFIED = 4096  # tickets whose signature is not checked again
 _ORDERS = 64 << 20  # bytes: the most that the cached orders may take
+_SHORT = 1 << 16  # bytes of an answer; and
+_FEW = 1 << 22  # bytes of records, added up by xor: with no more than these, an answer takes about half a millisecond
 _PART = 1 << 16  # bytes: the least that one part of an answer has, except the last
 
 SOFTWARE = f"counterveil {version('counterveil')}"
@@ -64,10 +71,16 @@ class Turn:
     enter: Enter
     head: bytes  # the bytes before the body of the answer
     length: int  # how many bytes the body has
+    short: bool = False  # whether the answer takes about half a millisecond
+
+    @property
+    def entry(self) -> Entry:
+        """The entry of this request in the ledger."""
+        return self.enter.entry  # type: ignore[no-any-return]
 
     def spend(self) -> None:
         """Enter the request in the ledger, durably, or refuse it."""
-        self.ledger.perform(self.enter.entry)
+        self.ledger.perform(self.entry)
 
     def answer(self) -> Reply:
         """Return the answer; call `spend` first."""
@@ -121,8 +134,8 @@ class Server:
     Parameters
     ----------
     number : which server this is, 1..N.
-    epochs : the databases that it serves; the manifest shows the terms of the last one.
-    key : the servers' common key.
+    epochs : the databases that it serves.
+    keys : the servers' common keys. An epoch and a key are an offer; applicants take the newest that all servers have.
     own : this server's own private key, whose public key stands in the terms.
     """
 
@@ -131,22 +144,39 @@ class Server:
         number: int,
         epochs: Sequence[Epoch],
         *,
-        key: bytes,
+        keys: Sequence[CommonKey],
         own: SigningKey,
         ledger: AnyLedger,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.number, self.ledger, self._key, self._clock = number, ledger, key, clock
-        self._epochs = {epoch.issued.digest: epoch for epoch in epochs}
-        self.epoch = epochs[-1]
-        issued = self.epoch.issued
-        self.terms, self.addresses = issued.terms, issued.addresses
-        cached = min(_TICKETS, _ORDERS // (8 * len(self.epoch.rows)))
-        self._common = lru_cache(cached)(self._drawn)
-        self._key_id = key_id(key)
-        bare = Manifest(number, self._key_id.hex(), ledger.instance.hex(), SOFTWARE, issued)
-        self.manifest = msgspec.structs.replace(bare, signature=own.sign("manifest", *bare.signed()).hex())
-        self._rehearse()
+        self.number, self.ledger, self._clock = number, ledger, clock
+        self.offers = Offers(epochs, keys, partial(self._manifest, own), clock)
+        self._keys = {key.id: key.value for key in keys}
+        most = max(len(epoch.rows) for epoch in epochs)
+        self._common = lru_cache(min(_TICKETS, _ORDERS // (8 * most)))(self._drawn)
+        self._among = lru_cache(_SCHEMES)(self._scheme_among)
+        self._verified = tickets.Verified(_VERIFIED)
+        for epoch in epochs:
+            self._rehearse(epoch)
+
+    def _manifest(self, own: SigningKey, issued: SignedTerms, key: CommonKey) -> Manifest:
+        bare = Manifest(self.number, key.id.hex(), self.ledger.instance.hex(), SOFTWARE, issued)
+        return msgspec.structs.replace(bare, signature=own.sign("manifest", *bare.signed()).hex())
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the server says of itself under its newest offer."""
+        return self.offers.newest.manifest
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch of the newest offer."""
+        return self.offers.newest.epoch
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of the newest offer."""
+        return self.epoch.issued.terms
 
     @classmethod
     def open(
@@ -155,26 +185,32 @@ class Server:
         database: Database,
         issued: SignedTerms,
         *,
+        key: bytes,
         own: SigningKey,
         threads: int = 1,
         worthwhile: int = engine.WORTHWHILE,
+        keep: Keep = made,
         **options: Any,
     ) -> Self:
-        """Return the server of a signed database, after checking that the terms were made for it."""
+        """Return the server of one signed database and one key, after checking that the terms were made for it."""
         deployment = check_holdings(number, database, issued, own)
-        epoch = make_epoch(database, issued, deployment, threads=threads, worthwhile=worthwhile)
-        return cls(number, [epoch], own=own, **options)
+        epoch = make_epoch(database, issued, deployment, threads=threads, worthwhile=worthwhile, keep=keep)
+        return cls(number, [epoch], keys=[CommonKey(key)], own=own, **options)
 
-    def _drawn(self, scheme: Scheme, digest: bytes, signed: bytes | None) -> Common:
-        return scheme.common(self._key, digest, signed)
+    def _drawn(self, key: bytes, alphas: tuple[int, ...], digest: bytes, signed: bytes | None) -> Common:
+        return Common(self._keys[key], digest=digest, ticket=signed, servers=alphas)
 
-    def _rehearse(self) -> None:
+    def _scheme_among(self, digest: bytes, servers: tuple[int, ...], robust: int = 0) -> Scheme:
+        (epoch,) = (epoch for epoch in self.offers.epochs if epoch.issued.digest == digest)
+        return epoch.deployment.scheme.among(servers, robust)
+
+    def _rehearse(self, epoch: Epoch) -> None:
         """Start to answer an empty question, so that code is compiled now and not during the first real question."""
-        scheme = self.epoch.deployment.scheme
+        scheme = epoch.deployment.scheme
         scheme = scheme.among(range(1, scheme.needed() + 1))
-        standing = self._drawn(scheme, self.epoch.issued.digest, None)
-        held = Held(self.epoch.rows, self.epoch.records, lambda _: standing)
-        for request in range(len(scheme.requests(self.epoch.size)[:2])):
+        standing = self._drawn(next(iter(self._keys)), scheme.alphas, epoch.issued.digest, None)
+        held = Held(epoch.rows, epoch.records, lambda _: standing)
+        for request in range(len(scheme.requests(epoch.size)[:2])):
             party = scheme.answering(0, request, held)
             effect = next(party)
             while isinstance(effect, Take):
@@ -186,20 +222,22 @@ class Server:
 
     def about(self) -> dict[str, Any]:
         """Return the facts that the log shows when the server starts."""
-        terms, epoch = self.terms, self.epoch
+        epoch = self.epoch
+        terms = epoch.issued.terms
         named = {"server": self.number, "of": terms.parameters.servers, "service": terms.service}
         named |= {
             "scheme": terms.parameters.scheme,
             "gives": epoch.deployment.says(len(epoch.rows)),
             "lasts": epoch.deployment.lasts(),
         }
-        return named | {"rows": terms.rows, "tickets": terms.tickets, "digest": epoch.issued.digest.hex()}
+        named |= {"rows": terms.rows, "tickets": terms.tickets, "digest": epoch.issued.digest.hex()}
+        return named | {"offers": self.offers.facts()}
 
     @property
     def longest(self) -> int:
         """The most bytes that a request can have: the longest body that the terms allow, and its envelope."""
         bodies = []
-        for epoch in self._epochs.values():
+        for epoch in self.offers.epochs:
             scheme = epoch.deployment.scheme
             for robust in range(epoch.issued.terms.robust + 1):
                 asked = scheme.among(range(1, scheme.needed(robust) + 1), robust).requests(epoch.size)
@@ -227,9 +265,9 @@ class Server:
         """
         message, start, ticket, epoch = self._checked_head(head, length, kind)
         claims = ticket.claims
-        run = _run_of(message, claims, epoch.deployment.scheme)
-        scheme = run.scheme
-        _check_request(message, claims, run)
+        run = team_of(message, claims, epoch.deployment.scheme, partial(self._among, message.terms))
+        scheme, holder = run.scheme, holder_of(message)
+        check_request(message, claims, run)
         take = next(self._party(message, ticket, run, epoch))
         if not isinstance(take, Take):
             raise AssertionError("a server's party must first take its input")
@@ -239,8 +277,8 @@ class Server:
 
         def read(body: bytes) -> Turn:
             symbols = take.check(wire.unpack(what, take.alphabet, body[start:], take.count))
-            fingerprint, holder = hashlib.sha256(body).digest(), hashlib.sha256(message.secret).digest()
-            together = run.servers if run.servers != claims.servers else ()
+            fingerprint = hashlib.sha256(body).digest()
+            together = run.servers if run.is_pair else ()
             key = Key(claims.id, together, request=message.request)
             entry = Entry(key, "spent", fingerprint, claims.expires, holder=holder)
             party = entered(self._party(message, ticket, run, epoch), entry)
@@ -250,7 +288,10 @@ class Server:
                 raise AssertionError("a server's party must write the ledger before it sends anything")
             asked = scheme.requests(epoch.size._replace(k=claims.k))
             last = message.request + 1 == len(asked)
-            return Turn(fingerprint, last, self.ledger, party, enter, *self._head(message, claims, run, asked))
+            head, size = self._head(message, claims, run, asked)
+            rows = len(epoch.rows)
+            few = rows * epoch.records.length <= _FEW and (not message.request or take.count < rows)
+            return Turn(fingerprint, last, self.ledger, party, enter, head, size, few and size <= _SHORT)
 
         return Admitted(start, read)
 
@@ -258,11 +299,9 @@ class Server:
         """Check everything before the body of an attempt, or of a request to collect one, as `admit` does."""
         message, start, ticket, epoch = self._checked_head(head, length, "attempt", "collect")
         claims = ticket.claims
-        run = _run_of(message, claims, epoch.deployment.scheme)
+        run = team_of(message, claims, epoch.deployment.scheme, partial(self._among, message.terms))
         if not run.scheme.protocol.linked:
             raise Refused("malformed", "an attempt, where servers do not talk to each other")
-        if tapes is not None and epoch is not self.epoch:  # tapes are dealt for the last one
-            raise Refused("other_terms", "the request was made for other terms than these: read the manifest again")
         if message.request >= MOST_ATTEMPTS:
             raise Refused("too_often", f"a request has at most {MOST_ATTEMPTS} attempts")
         seat, (sizes,) = run.servers.index(self.number), run.scheme.requests(epoch.size._replace(k=claims.k))
@@ -271,8 +310,7 @@ class Server:
             raise Malformed(message.kind, got=f"{length - start} bytes", expected=f"{expected}")
         name = Run(message.terms, claims.id, run.servers, message.request)  # type: ignore[arg-type]
         proof = hashlib.sha256(wire.encode(msgspec.structs.replace(message, kind="collect"))).digest()
-        holder = hashlib.sha256(message.secret).digest()
-        entry = Entry(key_of(name), "running", proof, claims.expires, holder=holder)
+        entry = Entry(key_of(name), "running", proof, claims.expires, holder=holder_of(message))
         if message.kind == "attempt" and self.ledger.state(entry.key) is not None:
             raise Refused("attempt_over", "this attempt began already, or was given up")  # before its body is read
 
@@ -282,7 +320,7 @@ class Server:
             if not isinstance(take, Take):
                 raise AssertionError("a server's party must first take its input")
             party.send(take.check(wire.unpack("attempt", take.alphabet, body[start:at].tobytes(), take.count)))
-            dealt = {"tape": body[at:]} if tapes is None else {"tapes": tapes}
+            dealt = {"tapes": tapes} if epoch.issued.terms.dealer else {"tape": body[at:]}
             return Attempt(name, seat, self.ledger, entry, party=party, most=sizes.between, **dealt)
 
         return Asked(message.kind, name, seat, entry, *self._head(message, claims, run, [sizes]), join)
@@ -292,84 +330,34 @@ class Server:
         message, start = wire.decode_head(head, length, *kinds)
         if message.server != self.number:
             raise Refused("wrong_server", f"this is server {self.number}, not server {message.server}")
-        epoch = self._epochs.get(message.terms)
-        if epoch is None:
-            raise Refused("other_terms", "the request was made for other terms than these: read the manifest again")
-        if message.key != self._key_id:
-            raise Refused("other_key", "the servers have another common key now: read the manifest again")
+        epoch, now = self.offers.find(message.terms, message.key), self._clock()
         ticket = wire.decode_ticket(message.ticket)
         grace = GRACE if message.kind == "collect" else 0
-        tickets.verify(ticket, epoch.issued.terms, self._clock(), grace)
-        if self.number not in ticket.claims.servers or self.number not in message.among:
+        tickets.verify(ticket, epoch.issued.terms, now, grace, self._verified)
+        if (
+            self.number not in tickets.servers_of(ticket.claims, epoch.deployment.scheme)
+            or self.number not in message.among
+        ):
             raise Refused("ticket_for_other_servers", f"the ticket, or the request, is not for server {self.number}")
         return message, start, ticket, epoch
 
-    def _party(self, message: Request, ticket: Ticket, run: _Run, epoch: Epoch) -> Party[Any]:
+    def _party(self, message: Request, ticket: Ticket, run: Team, epoch: Epoch) -> Party[Any]:
         """Return the party that this server plays for a request."""
         scheme, servers = run.scheme, run.servers
 
         def common(seats: tuple[int, ...]) -> Common:
-            among = scheme if len(seats) == scheme.servers else scheme.among([seat + 1 for seat in seats])
-            return self._common(among, epoch.issued.digest, ticket.signed)
+            alphas = scheme.alphas if len(seats) == scheme.servers else tuple(scheme.alphas[seat] for seat in seats)
+            return self._common(message.key, alphas, epoch.issued.digest, ticket.signed)
 
         among = [servers.index(n) for n in message.among]
         linked = scheme.protocol.linked
         held = Held(epoch.rows, epoch.records, common, ticket.claims.k, attempt=message.request if linked else 0)
         return scheme.answering(servers.index(self.number), 0 if linked else message.request, held, among)
 
-    def _head(self, message: Request, claims: Claims, run: _Run, asked: Sequence[Sizes]) -> tuple[bytes, int]:
+    def _head(self, message: Request, claims: Claims, run: Team, asked: Sequence[Sizes]) -> tuple[bytes, int]:
         """Return the bytes before the body of the answer, and how many bytes the body has."""
         sizes = asked[0 if run.scheme.protocol.linked else message.request]
         length = sizes.answered.packed(sizes.down[run.servers.index(self.number)])
         kind = wire.ROUTES[message.kind][1]
         bare = wire.Reply(wire.VERSION, kind, self.number, claims.id, message.request, message.among, b"")
         return wire.head(bare, length), length
-
-
-class _Run(NamedTuple):
-    """The servers that work on a question together, by number, and the scheme of these servers."""
-
-    servers: tuple[int, ...]
-    scheme: Scheme
-
-
-def _run_of(message: Request, claims: Claims, offered: Scheme) -> _Run:
-    """Return the run that a request belongs to: all servers of its ticket, or the pair that it names."""
-    count, needed = len(claims.servers), offered.needed(claims.robust)
-    other = Refused("ticket_not_offered", f"a ticket for {count} servers, where {needed} answer")
-    if count < needed:
-        raise other
-    try:
-        scheme = offered.among(claims.servers, claims.robust)
-    except InvalidInput as error:
-        raise Refused("ticket_not_offered", str(error)) from None
-    runs = scheme.runs()
-    if not runs:
-        raise other
-    if not scheme.protocol.pairs:
-        return _Run(claims.servers, scheme)
-    pairs = [tuple(claims.servers[seat] for seat in seats) for seats in runs]
-    if message.among not in pairs:
-        raise Refused("malformed", f"a request to servers {list(message.among)}, expected a pair of its ticket")
-    return _Run(message.among, offered.among(message.among))
-
-
-def _check_request(message: Request, claims: Claims, run: _Run) -> None:
-    """Refuse a request that its ticket does not allow.
-
-    A question goes to all servers of its run. A record step has a number 1..k, and goes to all of them but as many as
-    may be lying (`robust`).
-    """
-    if run.scheme.protocol.linked:
-        raise Refused("malformed", "a question without an attempt, where servers talk to each other")
-    if message.kind == "query":
-        if message.request or message.among != run.servers:
-            raise Refused("malformed", "a question is request 0, to all servers of its ticket")
-        return
-    if not run.scheme.protocol.fetches:
-        raise Refused("malformed", "a record step, where the answer brings the record")
-    if not 1 <= message.request <= claims.k:
-        raise Refused("malformed", f"request {message.request} of a ticket for {claims.k} records")
-    servers = len(run.servers) - run.scheme.robust
-    if not set(message.among) <= set(run.servers) or len(message.among) != servers:
-        raise Refused("malformed", f"a record comes from {servers} servers of its ticket")

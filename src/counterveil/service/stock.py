@@ -1,8 +1,8 @@
 """A server's stock of tapes: one-time randomness that a dealing server has sent ahead.
 
-A tape is for two processes, one of each server, and each of them has its half. The leader picks a tape, and names it to
-the follower, who claims it. The dealer sends the follower's half first, and the leader's half once the follower has its
-own. So a leader that has a tape may pick it.
+A tape is for one question under some terms, and for two processes, one of each server; each of them has its half. The
+leader picks a tape, and names it to the follower, who claims it. The dealer sends the follower's half first, and the
+leader's half once the follower has its own. So a leader that has a tape may pick it.
 
 Security: a tape leaves the stock when it is picked or claimed, before the first opening, and never comes back. Nothing
 is written to a disk, so a restart loses the stock.
@@ -11,7 +11,7 @@ is written to a disk, so a restart loses the stock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ from ..errors import Malformed, Refused
 from ..schemes.protocols import Size
 from ..schemes.scheme import Scheme
 from .attempts import Line
-from .link.frames import Frame, Kept, Peers, Tape, Used
+from .link.frames import TAG, Frame, Kept, Peers, Tape, Used, Wants
 from .link.handshake import DEALER
 
 MOST = 1 << 30  # bytes: the most that a process holds; one tape may be longer, if it is alone
@@ -62,7 +62,7 @@ class _Feed:
     """What one connection to a dealer has brought."""
 
     told: dict[bytes, int] = field(default_factory=dict)  # processes that the dealer was told of, and their servers
-    coming: dict[bytes, _Half] = field(default_factory=dict)  # by peer
+    coming: dict[tuple[bytes, bytes], _Half] = field(default_factory=dict)  # by peer and the tag of the terms
 
 
 class Stock:
@@ -73,33 +73,35 @@ class Stock:
     Parameters
     ----------
     number : this server's.
-    dealt : how many bytes the leader's half of a tape has, and the follower's.
+    dealt : by the tag of terms, how many bytes the leader's half of a tape has, and the follower's.
     stocked : called when a tape is complete.
     """
 
-    def __init__(self, number: int, dealt: tuple[int, int], stocked: Callable[[], None], *, most: int = MOST) -> None:
-        self._number, self._dealt, self._stocked, self._most = number, dealt, stocked, most
+    def __init__(
+        self, number: int, dealt: Mapping[bytes, tuple[int, int]], stocked: Callable[[], None], *, most: int = MOST
+    ) -> None:
+        self._number, self._dealt, self._stocked, self._most = number, dict(dealt), stocked, most
         self._lock = threading.Lock()
         self._tapes: dict[bytes, _Half] = {}  # whole ones, the oldest first
         self._linked: dict[bytes, int] = {}  # processes of other servers, and their servers
         self._feeds: dict[Line, _Feed] = {}
-        self._last: dict[tuple[bytes, bytes], bytes] = {}  # by dealer and peer, the name of the last tape that began
+        self._last: dict[tuple[bytes, ...], bytes] = {}  # by dealer, terms and peer, the last tape that began
 
     # --- what attempts and requests need ----------------------------------------------------------------------------
 
-    def pick(self, peer: bytes) -> tuple[bytes, Bytes] | None:
-        """Remove and return a tape whose other half that process of the peer has: its name, and its bytes."""
-        for name in self._names(lambda tape: tape.peer == peer):
-            tape = self.claim(peer, name)
+    def pick(self, peer: bytes, terms: bytes) -> tuple[bytes, Bytes] | None:
+        """Remove and return a tape for these terms whose other half that process has: its name, and its bytes."""
+        for name in self._names(lambda tape: tape.peer == peer and _is_for(tape.name, terms)):
+            tape = self.claim(peer, terms, name)
             if tape is not None:  # else another thread was faster
                 return name, tape
         return None
 
-    def claim(self, peer: bytes, name: bytes) -> Bytes | None:
-        """Remove and return the tape of that name."""
+    def claim(self, peer: bytes, terms: bytes, name: bytes) -> Bytes | None:
+        """Remove and return the tape of that name, if it is for these terms."""
         with self._lock:
             tape = self._tapes.get(name)
-            if tape is None or tape.peer != peer:
+            if tape is None or tape.peer != peer or not _is_for(name, terms):
                 return None
             del self._tapes[name]
         self._say_used(name)
@@ -137,6 +139,7 @@ class Stock:
             self._feeds[dealer] = _Feed()
         for name in self._names(lambda tape: _dealer_of(tape.name) == dealer.boot):
             _tell(dealer, Kept(name))
+        _tell(dealer, Wants(tuple(sorted(self._dealt))))
         self._tell_peers()
 
     def lost(self, dealer: Line) -> None:
@@ -150,8 +153,8 @@ class Stock:
             self._take(dealer, self._feeds[dealer], frame)
         elif isinstance(frame, Used):  # the other half is gone
             coming = self._feeds[dealer].coming
-            for peer in [peer for peer, half in coming.items() if half.name == frame.id]:
-                del coming[peer]
+            for place in [place for place, half in coming.items() if half.name == frame.id]:
+                del coming[place]
                 _tell(dealer, frame)
             if _dealer_of(frame.id) == dealer.boot:
                 self._drop([frame.id])
@@ -159,14 +162,14 @@ class Stock:
             raise Malformed("frame", got=type(frame).__name__.lower(), expected="tapes from a dealer")
 
     def _take(self, dealer: Line, feed: _Feed, frame: Tape) -> None:
-        half = feed.coming.get(frame.peer) or self._begun(dealer, feed, frame)
+        half = feed.coming.get((frame.peer, tag_in(frame.id))) or self._begun(dealer, feed, frame)
         at = len(half.data)
         if (frame.id, frame.total, frame.offset) != (half.name, half.length, at) or not frame.data:
             raise Malformed("tape", got="another part", expected=f"the part at byte {at} of the tape under way")
         half.data += frame.data
         if len(half.data) < half.length:
             return
-        del feed.coming[half.peer]
+        del feed.coming[half.peer, tag_in(half.name)]
         with self._lock:
             kept = half.peer in self._linked
             if kept:
@@ -180,16 +183,19 @@ class Stock:
         number = feed.told.get(frame.peer)
         if number is None:
             raise Malformed("tape", got="one for a stranger", expected="a process that this server is linked to")
-        length = self._dealt[0 if self._number < number else 1]
+        tag = tag_in(frame.id)
+        if tag not in self._dealt:
+            raise Malformed("tape", got="one for other terms", expected="terms that this server has asked tapes for")
+        length = self._dealt[tag][0 if self._number < number else 1]
         if frame.total != length:
             raise Malformed("tape", got=f"{frame.total} bytes", expected=f"{length}, as the terms imply")
-        pair = dealer.boot, frame.peer
+        pair = dealer.boot, tag, frame.peer
         if _dealer_of(frame.id) != dealer.boot or frame.id <= self._last.get(pair, b""):
             raise Malformed("tape", got="an id that is not new", expected="the dealer's boot id, and a higher number")
         self._make_room(dealer, length)
         self._last[pair] = frame.id
-        feed.coming[frame.peer] = _Half(frame.id, frame.peer, length)
-        return feed.coming[frame.peer]
+        feed.coming[frame.peer, tag] = _Half(frame.id, frame.peer, length)
+        return feed.coming[frame.peer, tag]
 
     def _make_room(self, dealer: Line, length: int) -> None:
         """Drop tapes of other dealers, the oldest first, until one of this length fits."""
@@ -227,6 +233,20 @@ class Stock:
         for dealer, feed in self._feeds.items():
             feed.told |= self._linked
             _tell(dealer, Peers(tuple(sorted(self._linked))))
+
+
+def tag_of(terms: bytes) -> bytes:
+    """Return what a tape's name has of the digest of its terms."""
+    return terms[:TAG]
+
+
+def tag_in(name: bytes) -> bytes:
+    """Return the tag of the terms that a tape is for: it follows the id of the dealer's process."""
+    return name[ID_BYTES : ID_BYTES + TAG]
+
+
+def _is_for(name: bytes, terms: bytes) -> bool:
+    return tag_in(name) == tag_of(terms)
 
 
 def _dealer_of(name: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..crypto.keys import SigningKey
 from ..terms.wire import Linked
@@ -12,38 +13,49 @@ from .link.frames import Frame
 from .link.handshake import DEALER
 from .link.hub import Links
 from .meeting import Meeting
+from .pins import pinned_by
 from .server import Server
-from .stock import Stock, halves
+from .stock import Stock, halves, tag_of
 
 
 class Together:
     """The link of a server to its peers, and the attempts that they make together.
 
     `urls` are addresses of processes of the other servers; by default the addresses of these servers in the terms.
+    `folder` is that of this process's family, if it has one.
     """
 
-    def __init__(self, server: Server, own: SigningKey, urls: Sequence[str] = (), *, insecure: bool = False) -> None:
-        issued, number = server.epoch.issued, server.number
-        pinned = {n: bytes.fromhex(key) for n, key in enumerate(issued.terms.keys, start=1) if n != number}
-        if issued.terms.dealer:
-            pinned[DEALER] = bytes.fromhex(issued.terms.dealer)
-        others = [url for n, url in enumerate(issued.addresses, start=1) if n != number]
-        self.tapes, self.peers = None, [n for n in range(1, len(others) + 2) if n != number]
+    def __init__(
+        self,
+        server: Server,
+        own: SigningKey,
+        urls: Sequence[str] = (),
+        *,
+        insecure: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        number, epochs = server.number, server.offers.epochs
+        issued = epochs[-1].issued
+        pinned = {n: key for n, key in pinned_by([epoch.issued for epoch in epochs]).items() if n != number}
+        others = {url: None for epoch in epochs for n, url in enumerate(epoch.issued.addresses, start=1) if n != number}
+        self.tapes, self.peers = None, sorted(set(pinned) - {DEALER})
         self.links = Links(
             number=number,
             own=own,
             service=issued.terms.service,
             pinned=pinned,
-            urls=list(urls) or others,
+            urls=list(urls) or list(others),
             heard=self._heard,
             opened=self._opened,
             lost=self._lost,
             insecure=insecure,
+            folder=folder,
         )
         self.meeting = Meeting(Attempts(number, server.ledger), lambda n: list(self.links.channels(n)))
-        if issued.terms.dealer:
-            lengths = halves(server.epoch.deployment.scheme, server.epoch.size)
-            self.tapes = Stock(number, lengths, self.meeting.stocked)
+        dealt = {tag_of(e.issued.digest): halves(e.deployment.scheme, e.size) for e in epochs if e.issued.terms.dealer}
+        if dealt:
+            self.tapes = Stock(number, dealt, self.meeting.stocked)
+        self._dealt = frozenset(dealt)
 
     tapes: Stock | None  # what the dealing server has sent, if one deals
 
@@ -69,10 +81,10 @@ class Together:
         elif self.tapes is not None:
             self.tapes.lost(channel)
 
-    def check_reaches(self, number: int) -> None:
+    def check_reaches(self, number: int, terms: bytes) -> None:
         """Refuse unless a question can be worked on with that server: it is linked, and randomness is dealt."""
         self.meeting.check_reaches(number)
-        if self.tapes is not None:
+        if self.tapes is not None and tag_of(terms) in self._dealt:
             self.tapes.check(number)
 
     def connections(self, number: int) -> int:

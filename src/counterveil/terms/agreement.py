@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..crypto.keys import fingerprint, is_pinned, is_signed
 from ..errors import Disagreement, InvalidInput
 from .published import check_terms
-from .wire import Manifest, Terms
+from .wire import Manifest, SignedTerms, Terms
 
 
 @dataclass
@@ -33,11 +34,60 @@ class Peer:
     date: str | None  # the server's clock, from its HTTP header
     tls: dict[str, Any] | None  # its certificate, if the connection is encrypted
     traffic: Traffic = field(default_factory=Traffic)
+    at: float = field(default_factory=time.time)  # this machine's clock, when the manifest had come
 
     @property
     def name(self) -> str:
-        """The server's number and address, as error messages show them."""
-        return f"server {self.manifest.server} ({self.url})"
+        """The server's number, who runs it if the terms say so, and its address, as messages show them."""
+        names, number = self.manifest.issued.names, self.manifest.server
+        who = f"{self.manifest.issued.name(number)}, " if names and number <= len(names) else ""
+        return f"server {number} ({who}{self.url})"
+
+
+def newest(
+    lists: Sequence[Sequence[Manifest]], fits: Callable[[SignedTerms], bool] = lambda _: True
+) -> list[Manifest] | None:
+    """Return the newest offer that all servers have and that `fits`: a manifest of each; None if there is none.
+
+    An offer is signed terms and a common key. Newest are the terms that begin last, which the issuer signed. Of several
+    keys, the first server's choice counts: its list has the newest last.
+    """
+    shown = [{_offer(manifest): manifest for manifest in each} for each in lists]
+    common = [offer for offer in shown[0] if all(offer in each for each in shown[1:]) and fits(shown[0][offer].issued)]
+    if not common:
+        return None
+    ranks = {offer: (*age(shown[0][offer].issued), place) for place, offer in enumerate(common)}
+    best = max(common, key=lambda offer: ranks[offer])
+    return [each[best] for each in shown]
+
+
+def age(issued: SignedTerms) -> tuple[int, bytes]:
+    """Return what orders terms, the newest last: when they begin, and of equal ones the digest."""
+    begins = issued.terms.begins
+    return begins if isinstance(begins, int) else 0, issued.digest
+
+
+def lacking(issued: SignedTerms, shown: Sequence[tuple[Peer, Sequence[Manifest]]]) -> str:
+    """Say which servers do not have the terms of a file, and what to do; "" if all have them.
+
+    A server whose newest terms are newer than these has dropped them. Others have not got them yet.
+    """
+    without = [(peer, each) for peer, each in shown if all(one.issued.text != issued.text for one in each)]
+    if not without:
+        return ""
+    newer = [peer for peer, each in without if max(age(one.issued)[0] for one in each) >= age(issued)[0]]
+    if len(newer) == len(shown):
+        return "the servers have other terms than the terms file; get the new one"
+    of = f"the terms {issued.digest.hex()[:8]}… of the terms file"
+    return "; ".join(
+        f"{peer.name} does not have {of} "
+        + ("any more; get the new one" if peer in newer else "yet; its operator must load them")
+        for peer, _ in without
+    )
+
+
+def _offer(manifest: Manifest) -> tuple[str, tuple[str, ...], str]:
+    return manifest.issued.text, manifest.issued.addresses, manifest.key
 
 
 def check_agreement(peers: Sequence[Peer], *, issuer: bytes | None = None, operators: Collection[bytes] = ()) -> None:

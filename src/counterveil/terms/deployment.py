@@ -98,7 +98,7 @@ class Deployment:
         ``{"form": {"percent": 50}, "protocol": {"dealer": "server"}}``. `dealer` is short for the latter. For tables of
         costs, ``{"form": {"unit": 16}}`` is the cost of a change across a whole range: the smaller, the fewer bits a
         cost has. With ``{"record": {"intervals": True}}`` applicants' costs of regions may have holes, and questions
-        are larger. `model`, `sampled` and `at_most` are those of `Certificate`.
+        are larger. `model`, `sampled`, `at_most`, `epsilon` and `delta` are those of `Certificate`.
         """
         checks.integer("k", k, 1)
         form_name, reveal_name = pair_named(scheme)
@@ -199,16 +199,25 @@ class Deployment:
 
     def says(self, rows: int) -> str:
         """Describe in one line the scheme, the size of a question, and what an applicant learns from it."""
-        scheme, size = self.scheme, f"{self.download(rows) / 2**20:,.2f} MiB down a question"
+        scheme, size = self.scheme, f"{_size(self.download(rows))} down a question"
         if scheme.protocol.linked:
             up, down, between = map(_size, (self.upload(rows), self.download(rows), self.between(rows)))
             size = f"by {scheme.protocol.name}, {up} up and {down} down a question, {between} from server to server"
-        return f"{scheme.name}, {size}: {self.gives}; {scheme.reveal.tells(rows)}"
+        return f"{scheme.name}, {size}: {self.gives}; {self.tells(rows)}"
+
+    @property
+    def served(self) -> str:
+        """What is served, in a word: a row or a region."""
+        return "region" if self.tariff.layout.regions else "row"
+
+    def tells(self, rows: int) -> str:
+        """Say in words what the applicant learns of all rows, or regions."""
+        return self.scheme.reveal.tells(rows).replace("rows", f"{self.served}s")
 
     @property
     def gives(self) -> str:
         """Which rows, or regions, an applicant gets with a question, in words."""
-        what = "region" if self.tariff.layout.regions else "row"
+        what = self.served
         several = f"up to {self.k} {what}s" if self.scheme.protocol.fetches else f"the {self.k} nearest {what}s"
         return (f"the nearest {what}" if self.k == 1 else several) + ("" if self.scheme.exact else ", approximately")
 
@@ -218,12 +227,12 @@ class Deployment:
         return f"{self.unit:,} for a change across a whole range, {bound:,} at most; numbers have {bits} bits"
 
     def lasts(self) -> str:
-        """Say in words how many tickets let one applicant rebuild the rows."""
-        tickets = self.scheme.rebuilt_after
+        """Say in words how many tickets let one applicant rebuild the rows, or the regions."""
+        tickets, what = self.scheme.rebuilt_after, self.served
         if tickets is None:
-            each = "one row" if self.k == 1 else f"{self.k} rows"
-            return f"no attack we know rebuilds the rows faster than {each} a ticket"
-        return f"{tickets:,} ticket{'s' * (tickets != 1)} of one applicant rebuild{'s' * (tickets == 1)} the rows"
+            each = f"one {what}" if self.k == 1 else f"{self.k} {what}s"
+            return f"no attack we know rebuilds the {what}s faster than {each} a ticket"
+        return f"{tickets:,} ticket{'s' * (tickets != 1)} of one applicant rebuild{'s' * (tickets == 1)} the {what}s"
 
     def parameters(self) -> Parameters:
         """Return the arguments from which `Deployment.of` made this, without schema and record."""
@@ -330,6 +339,6 @@ def _record_options(record: RecordKind, options: Any) -> tuple[bool, Certificate
     except msgspec.ValidationError:
         certificate, wanted = None, None
     if not isinstance(wanted, bool) or (options and record != "region"):
-        expected = "intervals, model, sampled and at_most, for regions"
+        expected = "intervals, model, sampled, at_most, epsilon and delta, for regions"
         raise UnknownName("options", got=f"record = {options!r}"[:100], expected=expected)
     return wanted, certificate

@@ -26,6 +26,7 @@ Option = (
     | bool
 )
 Options = Mapping[str, Mapping[str, Any]]  # a part of the scheme, to the parameters that only this part has
+_DECIMAL: Final = r"^([0-9]+(\.[0-9]+)?(e-[0-9]+)?)?\Z"  # a number, or nothing
 
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -33,11 +34,14 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     Without `sampled`, every point of every region is certain to be accepted. With it, so many points of each region
     were tried and accepted, so that with a confidence of 95 % at most `at_most` of a million points are not.
+    `epsilon` and `delta` are what the institution states of differential privacy, as decimal numbers in text.
     """
 
     model: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # the SHA-256 of the model
     sampled: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
     at_most: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    epsilon: Annotated[str, Meta(pattern=_DECIMAL, max_length=24)] = ""
+    delta: Annotated[str, Meta(pattern=_DECIMAL, max_length=24)] = ""
 
     def text(self) -> str:
         """Say what is certain, and of which model."""
@@ -48,6 +52,16 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return (
             f"This is not certified: {model} accepted {self.sampled:,} points sampled in this region. "
             f"With a confidence of 95 %, it rejects at most {share} of them."
+        )
+
+    def privacy(self) -> str:
+        """Say what the institution states of the people whose data it used; nothing if it states nothing."""
+        if not self.epsilon:
+            return ""
+        return (
+            f"Regions are differentially private for every person of the data, by this build alone: epsilon = "
+            f"{self.epsilon}, delta = {self.delta or 0}. The model and the schema count as public: this says nothing "
+            f"of people whom the model was fitted on."
         )
 
 

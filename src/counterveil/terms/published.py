@@ -18,7 +18,17 @@ import msgspec
 
 from ..algebra import checks
 from ..crypto.keys import Issuer, is_signed
-from ..errors import CounterveilWarning, Disagreement, InvalidBundle, InvalidInput, InvalidTerms, NoMask, NotOffered
+from ..errors import (
+    CounterveilWarning,
+    Disagreement,
+    InvalidBundle,
+    InvalidInput,
+    InvalidTerms,
+    NoMask,
+    NotOffered,
+    OutOfRange,
+)
+from ..schema.languages import Text
 from ..schema.schema import Schema
 from ..schemes.protocols import Size
 from . import wire
@@ -41,11 +51,16 @@ def make_terms(
     window: int = WINDOW,
     robust: int = 0,
     dealer: bytes | None = None,
+    begins: int | None = None,
+    ends: int | None = None,
 ) -> Terms:
     """Return the terms of a database. `keys` are the servers' own public keys, in order of their numbers.
 
-    `dealer` is the public key of the server that deals one-time randomness, if the deployment has one.
+    `dealer` is the public key of the server that deals one-time randomness, if the deployment has one. Of several terms
+    that all servers have, applicants take those that begin last; from `ends` on, servers no longer show them.
     """
+    if ends is not None and ends <= (begins or 0):
+        raise OutOfRange("ends", got=ends, expected="a time after the terms begin")
     if not database.signer:
         raise InvalidBundle("bundle", got="records without signatures", expected="a bundle built with --key")
     deployment.check_serves(database)
@@ -78,18 +93,24 @@ def make_terms(
         window=window if is_open else 0,
         robust=robust,
         dealer=msgspec.UNSET if dealer is None else dealer.hex(),
+        begins=msgspec.UNSET if begins is None else begins,
+        ends=msgspec.UNSET if ends is None else ends,
     )
     return wire.check_terms(terms)
 
 
-def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer) -> SignedTerms:
-    """Return the terms and the servers' addresses, in order of their numbers, with the issuer's signature of both."""
+def sign_terms(terms: Terms, addresses: Sequence[str], issuer: Issuer, names: Sequence[Text] = ()) -> SignedTerms:
+    """Return the terms and the servers' addresses, in order of their numbers, with the issuer's signature of both.
+
+    `names` say who runs the servers, in the same order; without them the servers are known by their addresses.
+    """
     if issuer.public.hex() != terms.issuer:
         raise InvalidTerms("key", got="another issuer's", expected="the key that signed the bundle")
     if terms.dealer and terms.tickets == "open":
         expected = "signed tickets: a short question makes servers send a lot"
         raise NotOffered("tickets", got="open, and a server that deals", expected=expected)
-    bare = SignedTerms(terms.text(), tuple(map(canonical, addresses)), "0" * 128)
+    called = tuple(names) if names else msgspec.UNSET
+    bare = SignedTerms(terms.text(), tuple(map(canonical, addresses)), "0" * 128, called)
     signature = issuer.sign(_PURPOSE, *bare.signed()).hex()
     return check_terms(wire.decode_terms(wire.encode_terms(msgspec.structs.replace(bare, signature=signature))))
 

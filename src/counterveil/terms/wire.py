@@ -9,16 +9,47 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from functools import cached_property
-from typing import Annotated, Any, Final, Literal, TypeVar
+import re
+from functools import cache, cached_property
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from ..crypto.randomness import ID_BYTES, delimited
+from ..crypto.randomness import delimited
 from ..errors import Malformed
+from ..schema.languages import Text, check_languages, in_english
 from ..schema.layouts import RecordKind
 from .addresses import Address, canonical
+from .messages import ANSWER_PATH as ANSWER_PATH
+from .messages import ATTEMPT_PATH as ATTEMPT_PATH
+from .messages import ENVELOPE as ENVELOPE
+from .messages import LINK_PATH as LINK_PATH
+from .messages import MANIFEST_LIMIT as MANIFEST_LIMIT
+from .messages import MANIFEST_PATH as MANIFEST_PATH
+from .messages import MANIFESTS_LIMIT as MANIFESTS_LIMIT
+from .messages import MANIFESTS_PATH as MANIFESTS_PATH
+from .messages import MEDIA_TYPE as MEDIA_TYPE
+from .messages import MOST_OFFERS as MOST_OFFERS
+from .messages import MOST_ROBUST as MOST_ROBUST
+from .messages import RECORD_PATH as RECORD_PATH
+from .messages import ROUTES as ROUTES
+from .messages import VERSION as VERSION
+from .messages import Bytes32 as Bytes32
+from .messages import Claims as Claims
+from .messages import Hex16 as Hex16
+from .messages import Hex32 as Hex32
+from .messages import Hex64 as Hex64
+from .messages import Id as Id
+from .messages import PackedTicket as PackedTicket
+from .messages import Reply as Reply
+from .messages import ReplyKind as ReplyKind
+from .messages import Request as Request
+from .messages import RequestKind as RequestKind
+from .messages import Servers as Servers
+from .messages import Service as Service
+from .messages import Ticket as Ticket
+from .messages import Time as Time
 from .parameters import MOST_RECORDS as MOST_RECORDS
 from .parameters import MOST_SERVERS as MOST_SERVERS
 from .parameters import Parameters as Parameters
@@ -27,102 +58,10 @@ from .symbols import pack as pack
 from .symbols import unpack as unpack
 from .texts import is_plain
 
-VERSION: Final = 2  # of messages, tickets and terms, and of how servers derive randomness from their common key
-MEDIA_TYPE = "application/octet-stream"
-MANIFEST_PATH, ANSWER_PATH, RECORD_PATH, ATTEMPT_PATH = "/v1/manifest", "/v1/answer", "/v1/record", "/v1/attempt"
-LINK_PATH = "/v1/link"
-MOST_ROBUST = 5  # wrong answers; the applicant finds them by trying every set of this many servers
-ENVELOPE = 1024  # bytes: the most that a message has before its body
-MANIFEST_LIMIT = 4 << 20  # bytes; a schema of thousands of features fits
-_BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # MessagePack's type byte of binary data, to the bytes of the length after it
-
-Servers = Annotated[tuple[Server, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
-Time = Annotated[int, Meta(ge=0, lt=1 << 53)]  # seconds since 1970; a JavaScript number holds it exactly
-Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
-Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Hex16 = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
-Service = Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]{1,64}$")]
-RequestKind = Literal["query", "record-query", "attempt", "collect"]
-ReplyKind = Literal["answer", "record-answer", "attempt-answer"]
-ROUTES: Final[dict[RequestKind, tuple[str, ReplyKind]]] = {  # where each kind of request goes, and what comes back
-    "query": (ANSWER_PATH, "answer"),
-    "record-query": (RECORD_PATH, "record-answer"),
-    "attempt": (ATTEMPT_PATH, "attempt-answer"),
-    "collect": (ATTEMPT_PATH, "attempt-answer"),
-}
-
-
-class Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a ticket allows: one question and k records, once, at each of these servers of a service."""
-
-    version: Literal[2]
-    id: Id
-    expires: Time
-    service: Service
-    servers: Servers  # ascending
-    reveal: Annotated[str, Meta(max_length=100)]  # what may be revealed: see `Parameters.reveal`
-    robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # how many wrong answers the applicant can correct
-    k: Annotated[int, Meta(ge=1, le=MOST_RECORDS)]
-
-
-class _Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    claims: bytes
-    signature: Annotated[bytes, Meta(max_length=64)]
-
-
-class Ticket(msgspec.Struct, frozen=True):
-    """A ticket: its claims, the bytes that they were read from, and the issuer's signature of these bytes.
-
-    Security: whoever has a ticket may use it, so it is never logged.
-    """
-
-    claims: Claims
-    signed: bytes
-    signature: bytes  # empty in open mode
-
-    def encode(self) -> bytes:
-        """Return the ticket's bytes, as a message carries them."""
-        return msgspec.msgpack.encode(_Ticket(self.signed, self.signature))
-
-    def text(self) -> str:
-        """Return the ticket as text that can be mailed, typed into a form or put in a file."""
-        return base64.urlsafe_b64encode(self.encode()).decode().rstrip("=")
-
-
-class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What an applicant sends: a share of a question, or of the position of a record.
-
-    Servers that talk to each other get an attempt instead: a share of the question, and their randomness if the
-    applicant deals it. A "collect" asks for the reply to an attempt, or for its end, and has no body.
-
-    Security: the applicant draws a new `secret` for each question and server. Nobody else can send the same bytes, so
-    nobody else can find out whether the applicant sent them (rule 13).
-    """
-
-    version: Literal[2]
-    kind: RequestKind
-    server: Server  # the receiver
-    terms: Bytes32  # digest of the terms that the request was made for
-    key: Id  # id of the servers' common key, as their manifests showed it
-    ticket: Annotated[bytes, Meta(max_length=512)]
-    request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]  # 0: the question; 1..k: a record; or an attempt's number
-    among: Servers  # all servers that get a share of this request
-    secret: Bytes32
-    body: bytes
-
-
-class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a server sends back. It names the request that it answers, and repeats nothing secret of that request."""
-
-    version: Literal[2]
-    kind: ReplyKind
-    server: Server  # the sender
-    ticket: Id
-    request: Annotated[int, Meta(ge=0, le=MOST_RECORDS)]
-    among: Servers
-    body: bytes
+# MessagePack's type byte of binary data, to the bytes of the length after it. MessagePack knows no length of 4 GiB or
+# more. A body that long, which is always sent part by part, has the type byte that MessagePack never uses.
+_BINARY = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC1: 8}
+_BODIES = re.compile(b"[\xc1\xc4-\xc6]")  # where a body may begin
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,16 +76,18 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: Parameters
     q: Annotated[str, Meta(pattern="^[1-9][0-9]{0,18}$")]  # as text, because JavaScript would round a large number
     alphas: tuple[Annotated[int, Meta(ge=0, lt=1 << 53)], ...]
-    rows: Annotated[int, Meta(ge=1, lt=1 << 28)]
+    rows: Annotated[int, Meta(ge=1, lt=1 << 32)]
     record: RecordKind
     database: Hex32  # the bundle's digest
-    packages: Hex32  # the SHA-256 of all its packages: a server with another file refuses to start
+    packages: Hex32  # of all its packages, or of the digests of its parts: a server with another file does not start
     issuer: Hex32  # public key; its owner signs tickets, records and these terms
     keys: Annotated[tuple[Hex32, ...], Meta(min_length=1, max_length=MOST_SERVERS)]  # each server's own public key
     tickets: Literal["signed", "open"]
     window: Annotated[int, Meta(ge=0, lt=1 << 32)]  # open mode: seconds within which an applicant's ticket must expire
     robust: Annotated[int, Meta(ge=0, le=MOST_ROBUST)]  # the most that `robust` of a ticket may be
     dealer: Hex32 | msgspec.UnsetType = msgspec.UNSET  # the dealing server's own public key; absent where there is none
+    begins: Time | msgspec.UnsetType = msgspec.UNSET  # clients take the terms that begin last; absent: before all
+    ends: Time | msgspec.UnsetType = msgspec.UNSET  # when servers stop to show these terms; absent: they have no end
 
     def text(self) -> str:
         """Return the terms as JSON. Equal terms give equal text."""
@@ -154,14 +95,19 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SignedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """A terms file: the terms, the address of each server, and the issuer's signature of both.
+    """A terms file: the terms, the address of each server, who runs it if that is said, and the issuer's signature.
 
-    The terms travel as text, so that everybody hashes the same bytes. A change of address does not change their digest.
+    The terms travel as text, so that everybody hashes the same bytes. A change of address or name does not change their
+    digest.
     """
 
     text: Annotated[str, Meta(max_length=MANIFEST_LIMIT)] = msgspec.field(name="terms")
     addresses: Annotated[tuple[Address, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
     signature: Hex64
+    names: tuple[Text, ...] | msgspec.UnsetType = msgspec.UNSET  # of those who run the servers, in order
+
+    def __hash__(self) -> int:
+        return hash((self.text, self.addresses, self.signature))  # a table of names has none; the signature covers it
 
     @cached_property
     def terms(self) -> Terms:
@@ -173,9 +119,15 @@ class SignedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=
         """The SHA-256 of the terms. Requests carry it, and the servers' common randomness depends on it (rule 4)."""
         return hashlib.sha256(self.text.encode()).digest()
 
-    def signed(self) -> tuple[bytes, bytes]:
-        """Return the parts that the issuer signs."""
-        return self.digest, delimited(self.addresses)
+    def signed(self) -> tuple[bytes, ...]:
+        """Return the parts that the issuer signs. Names are signed as JSON, a table with its languages in order."""
+        names = () if self.names is msgspec.UNSET else self.names
+        written = [msgspec.json.encode(name, order="deterministic") for name in names]
+        return self.digest, delimited(self.addresses), *([delimited(written)] if written else [])
+
+    def name(self, number: int) -> str:
+        """Return who runs a server, in English; nothing if the terms do not say."""
+        return "" if self.names is msgspec.UNSET else in_english(self.names[number - 1])
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -231,9 +183,9 @@ def head(message: Request | Reply, length: int) -> bytes:
 
 
 def _binary(length: int) -> bytes:
-    """Return what MessagePack writes before binary data of this length."""
-    size = 1 if length < 1 << 8 else 2 if length < 1 << 16 else 4
-    return bytes([{1: 0xC4, 2: 0xC5, 4: 0xC6}[size]]) + length.to_bytes(size, "big")
+    """Return what stands before binary data of this length."""
+    tag, size = next((tag, size) for tag, size in _BINARY.items() if length < 1 << 8 * size)
+    return bytes([tag]) + length.to_bytes(size, "big")
 
 
 def decode_request(data: bytes, *kinds: RequestKind) -> Request:
@@ -247,11 +199,11 @@ def decode_head(data: bytes, length: int, *kinds: RequestKind) -> tuple[Request,
     `data` are the first `ENVELOPE` bytes, or all if there are fewer. The body comes last, so a server can refuse the
     request before the body has arrived.
     """
-    for at, byte in enumerate(data[:ENVELOPE]):
-        size = _BINARY.get(byte, 0)
-        start = at + 1 + size
-        body = int.from_bytes(data[at + 1 : start], "big")
-        if not size or start + body != length or data[at:start] != _binary(body):
+    for found in _BODIES.finditer(data[:ENVELOPE]):
+        at = found.start()
+        start = at + 1 + _BINARY[data[at]]
+        body = length - start
+        if body != int.from_bytes(data[at + 1 : start], "big") or data[at:start] != _binary(body):
             continue
         try:
             return decode_request(data[:at] + _binary(0), *kinds), start
@@ -281,7 +233,7 @@ def encode_claims(claims: Claims) -> bytes:
 
 def decode_ticket(data: bytes) -> Ticket:
     """Read a ticket; `tickets.verify` decides whether it is valid."""
-    outer = _unpacked("ticket", data, _Ticket)
+    outer = _unpacked("ticket", data, PackedTicket)
     claims = _unpacked("ticket", outer.claims, Claims)
     _check_ascending("ticket", claims.servers)
     return Ticket(claims, outer.claims, outer.signature)
@@ -323,6 +275,17 @@ def decode_manifest(data: bytes) -> Manifest:
     return manifest
 
 
+def decode_manifests(data: bytes) -> list[Manifest]:
+    """Read the list of a server's manifests; `agreement` checks their signatures."""
+    try:
+        texts = msgspec.json.decode(data, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed("manifests", got=_said(error), expected="a list") from None
+    if len(texts) > MOST_OFFERS:
+        raise Malformed("manifests", got=f"{len(texts)}", expected=f"at most {MOST_OFFERS}")
+    return [decode_manifest(bytes(text)) for text in texts]
+
+
 def _with_terms(signed: SignedTerms) -> SignedTerms:
     terms = signed.terms
     if not len(terms.keys) == len(signed.addresses) == terms.parameters.servers:
@@ -332,7 +295,22 @@ def _with_terms(signed: SignedTerms) -> SignedTerms:
         raise Malformed("terms", got="an address in another form", expected="lower case, without default ports")
     if len({*terms.keys, terms.dealer}) <= len(terms.keys) or len(set(signed.addresses)) < len(signed.addresses):
         raise Malformed("terms", got="one key or address twice", expected="each server's own")
+    if signed.names is not msgspec.UNSET:
+        _check_names(signed.names, len(signed.addresses))
     return signed
+
+
+def _check_names(names: tuple[Text, ...], servers: int) -> None:
+    """Refuse names that do not tell the servers apart: whoever runs two of them can read questions."""
+    if len(names) != servers:
+        raise Malformed("names", got=f"{len(names)} of them", expected=f"one for each of {servers} servers")
+    try:
+        for name in names:
+            check_languages("names", name)
+    except ValueError as error:
+        raise Malformed("names", got=str(error), expected="short texts") from None
+    if "" in names or len({*map(in_english, names)}) < servers:
+        raise Malformed("names", got="none, or one twice", expected="each server's own: two parties must run them")
 
 
 def encode_refusal(code: str, message: str) -> bytes:
@@ -355,12 +333,17 @@ def decode_linked(data: bytes) -> list[Linked]:
 
 def _unpacked(what: str, data: bytes, kind: type[Struct]) -> Struct:
     try:
-        read = msgspec.msgpack.decode(data, type=kind)
+        read: Struct = _decoder(kind).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(what, got=_said(error), expected=f"a {what} of version {VERSION}") from None
     if msgspec.msgpack.encode(read) != data:
         raise Malformed(what, got="another encoding of the same", expected="the shortest MessagePack there is")
     return read
+
+
+@cache
+def _decoder(kind: type[Struct]) -> msgspec.msgpack.Decoder[Struct]:
+    return msgspec.msgpack.Decoder(kind)
 
 
 def _from_json(what: str, data: bytes, kind: type[Struct]) -> Struct:

@@ -2,6 +2,7 @@
 
 import { ALL_SUBSETS, MOST_CODES, MOST_LEVELS_TOGETHER } from "./constants.js";
 import { levelOf } from "./preferences.js";
+import { SPOKEN, WORDS } from "./strings.js";
 
 /**
  * @typedef {import("./schema.js").Feature} Feature
@@ -178,28 +179,30 @@ export class Regions {
 export function words(f, members) {
   const there = upTo(f.steps + 1).filter((level) => members[level]), gone = members[f.steps + 1] === true;
   if (!there.length) return f.show(null);
+  if (there.length > f.steps) return f.missing === "level" && !gone ? WORDS.sets.given : WORDS.sets.anything;
+  return saidOf(f, there, gone);
+}
+
+/** @param {Feature} f @param {number[]} there some of its levels, and not all @param {boolean} gone */
+function saidOf(f, there, gone) {
   const said = f.ordered ? between(f, there[0], there[there.length - 1]) : listed(f, there);
-  if (said !== "anything") return gone ? `${said} or ${f.show(null)}` : said;
-  return f.missing === "level" && !gone ? "given, whatever it is" : said;
+  return gone ? WORDS.sets.either([said, f.show(null)]) : said;
 }
 
 /** @param {Feature} f @param {number} low @param {number} high */
 function between(f, low, high) {
-  if (low === 0 && high === f.steps) return "anything";
   if (low === high) return bound(f, low);
-  if (low === 0) return `at most ${bound(f, high)}`;
-  if (high === f.steps) return `at least ${bound(f, low)}`;
+  if (low === 0) return WORDS.sets.most(bound(f, high));
+  if (high === f.steps) return WORDS.sets.least(bound(f, low));
   const from = bound(f, low), unit = f.unit ? ` ${f.unit}` : "";
-  return `from ${unit && from.endsWith(unit) ? from.slice(0, -unit.length) : from} to ${bound(f, high)}`;
+  return WORDS.sets.between(unit && from.endsWith(unit) ? from.slice(0, -unit.length) : from, bound(f, high));
 }
 
 /** @param {Feature} f @param {number[]} there */
 function listed(f, there) {
   const out = upTo(f.steps + 1).filter((level) => !there.includes(level));
-  if (!out.length) return "anything";
-  const few = there.length <= out.length + 1 ? there : out, shown = few.map((level) => f.show(f.value(level)));
-  const said = shown.length === 1 ? shown[0] : `${shown.slice(0, -1).join(", ")} or ${shown[shown.length - 1]}`;
-  return few === there ? said : `anything but ${said}`;
+  const few = there.length <= out.length + 1 ? there : out, said = WORDS.sets.either(few.map((level) => f.show(f.value(level))));
+  return few === there ? said : WORDS.sets.but(said);
 }
 
 /**
@@ -210,8 +213,8 @@ function listed(f, there) {
 function bound(f, code) {
   const value = f.value(code), shown = f.show(value);
   if (f.kind !== "numeric") return shown;
-  const number = (f.unit && shown.endsWith(f.unit) ? shown.slice(0, -f.unit.length) : shown).trim().replaceAll(",", "");
+  const number = f.figures(Number(value), "en").replaceAll(",", ""), exact = Number(Number(value).toPrecision(15));
   const written = number.endsWith("%") ? Number(number.slice(0, -1)) / 100 : Number(number);
   if (number !== "" && !Number.isNaN(written) && f.code(written) === code) return shown;
-  return `${Number(Number(value).toPrecision(15))} ${f.unit}`.trim();
+  return `${SPOKEN === "en" ? exact : exact.toLocaleString(SPOKEN, { maximumSignificantDigits: 15, useGrouping: false })} ${f.unit}`.trim();
 }

@@ -1,12 +1,13 @@
 // The applicant's client in the browser: it checks the terms, asks all servers at once, and explains the answer.
 
-import { ENVELOPE, ID_BYTES, MANIFEST_LIMIT, MANIFEST_PATH, MOST_REHEARSED, PATIENCE, PUBLIC_KEY_BYTES, REHEARSALS, ROUTES, ROWS_A_STEP, SIGNATURE_BYTES, STEP } from "./constants.js";
+import { ENVELOPE, ID_BYTES, MOST_REHEARSED, PATIENCE, PUBLIC_KEY_BYTES, REHEARSALS, ROUTES, ROWS_A_STEP, STEP } from "./constants.js";
 import { Conversation } from "./conversation.js";
 import { Deployment, secretOf } from "./deployment.js";
 import { explained } from "./explain.js";
 import { uniform } from "./field.js";
+import { addressOf, agreed, inCommon, isHex, offerOf, visit, visitAll } from "./manifests.js";
 import { everyone, request, Signal, Trouble } from "./network.js";
-import { concat, decodeTicket, digestOf, frame, headOf, isSigned, makeTicket, packVector, unhex } from "./wire.js";
+import { concat, decodeTicket, headOf, isSigned, makeTicket, packVector, unhex } from "./wire.js";
 
 /**
  * @typedef {import("./runs.js").Message} Message
@@ -17,6 +18,7 @@ import { concat, decodeTicket, digestOf, frame, headOf, isSigned, makeTicket, pa
  * @typedef {import("./wire.js").Manifest} Manifest
  * @typedef {import("./wire.js").Terms} Terms
  * @typedef {import("./wire.js").Ticket} Ticket
+ * @typedef {import("./strings.js").Text} Text
  */
 
 /**
@@ -33,12 +35,17 @@ import { concat, decodeTicket, digestOf, frame, headOf, isSigned, makeTicket, pa
  * @property {Map<number, string>} peers addresses, by number
  * @property {Bytes} digest of the terms
  * @property {Bytes} key id of the servers' common key
+ * @property {import("./wire.js").SignedTerms} issued
+ * @property {string[]} missing addresses of servers that are out of reach, and that a ticket may do without
+ * @property {Met} met
  * @property {string[]} operators
+ * @property {Trust} trust
  * @property {Options} [options]
  * @property {number} began when the manifests had arrived
  * @property {number} step milliseconds
  */
 
+/** @typedef {{ servers: string[], manifests: Manifest[], trust: Required<Trust> }} Met the servers that were reached, what they say of themselves under one offer, and whom the page trusts */
 /** @typedef {(sent: Message, down: Bytes | null, length: number) => void} Watch called when a message was sent, and again when its reply has arrived */
 /** @typedef {import("./conversation.js").Made & { ticket?: Ticket }} Attempt what was drawn for a question so far, and its ticket */
 
@@ -55,80 +62,8 @@ async function settle(began, step) {
 
 // --- who is asked ----------------------------------------------------------------------------------------------------
 
-/**
- * Say whether a host is this machine. Nobody else can read what is sent to it.
- * @type {(hostname: string) => boolean}
- */
-export const isLoopback = (hostname) => /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname);
-
-/**
- * Return an address in the one way in which addresses are compared. It refuses plain http to other machines, because
- * somebody on the way to both servers could read the question.
- * @param {string} text
- */
-export function addressOf(text) {
-  const url = URL.canParse(text) ? new URL(text) : null;
-  if (!url || !["http:", "https:"].includes(url.protocol)) throw new Trouble("addresses");
-  const address = url.origin + url.pathname.replace(/\/+$/, "");
-  if (url.protocol === "http:" && !isLoopback(url.hostname)) throw new Trouble("plain", "", address);
-  return address;
-}
-
-/** @type {(text: unknown, bytes: number) => text is string} */
-const isHex = (text, bytes) => typeof text === "string" && text.length === 2 * bytes && /^[0-9a-f]*$/.test(text);
-/** @type {(values: unknown, count: number, isFine: (value: unknown) => boolean) => boolean} */
-const areDifferent = (values, count, isFine) => Array.isArray(values) && values.every(isFine) && values.length === count && new Set(values).size === count;
-
-/** @param {Bytes} said @param {string} server @returns {Manifest} */
-function readManifest(said, server) {
-  try {
-    const manifest = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(said));
-    const { key, instance, software, issued, signature } = manifest;
-    const fine = Number.isInteger(manifest.server) && isHex(key, ID_BYTES) && isHex(instance, ID_BYTES) && isHex(signature, SIGNATURE_BYTES) && typeof software === "string"
-      && typeof issued.terms === "string" && isHex(issued.signature, SIGNATURE_BYTES) && areDifferent(issued.addresses, issued.addresses.length, (each) => typeof each === "string");
-    if (!fine) throw new Error();
-    return manifest;
-  } catch {
-    throw new Trouble("malformed_answer", "manifest", server);
-  }
-}
-
-/**
- * Refuse servers that do not agree, or that cannot prove who they are. Return the terms' digest, and the terms.
- * @param {string[]} servers
- * @param {Manifest[]} manifests
- * @param {Required<Trust>} trust
- */
-async function agreed(servers, manifests, { issuer, operators }) {
-  const [{ issued, key }] = manifests, numbers = manifests.map((manifest) => manifest.server);
-  for (const [i, manifest] of manifests.entries()) {
-    if (manifest.key !== key || JSON.stringify(manifest.issued) !== JSON.stringify(issued)) throw new Trouble("disagree", "", servers[i]);
-  }
-  if (new Set(numbers).size < numbers.length) throw new Trouble("disagree", "one answers for another");
-  let digest, all, signed;
-  try {
-    digest = await digestOf(issued.terms);
-    all = [digest, frame(...issued.addresses)];
-    signed = await isSigned(issuer, unhex(issued.signature), "terms", ...all);
-  } catch {
-    throw new Trouble("browser"); // now, before a ticket is spent
-  }
-  if (!signed) throw new Trouble("impostor", "not the issuer's signature");
-  /** @type {Terms} */
-  const terms = JSON.parse(issued.terms);
-  const { servers: count } = terms.parameters;
-  const dealers = terms.dealer === undefined ? [] : [terms.dealer];
-  const fine = terms.issuer === issuer && Array.isArray(terms.keys) && terms.keys.length === count && issued.addresses.length === count
-    && areDifferent([...terms.keys, ...dealers], count + dealers.length, (each) => isHex(each, PUBLIC_KEY_BYTES));
-  if (!fine) throw new Trouble("terms", "issuer, keys or addresses");
-  for (const [i, { server, instance, software, signature }] of manifests.entries()) {
-    if (server < 1 || server > count) throw new Trouble("disagree", "a number too high", servers[i]);
-    const own = await isSigned(terms.keys[server - 1], unhex(signature), "manifest", String(server), key, instance, software, issued.signature, ...all);
-    if (!own || addressOf(issued.addresses[server - 1]) !== servers[i]) throw new Trouble("impostor", "not its key, or not its address", servers[i]);
-  }
-  if (!operators.every((each) => numbers.some((n) => terms.keys[n - 1] === each))) throw new Trouble("impostor", "not the operator's key");
-  return { digest, terms };
-}
+const STILL_VALID = 60_000; // milliseconds for which what the servers show counts
+const SPARE = 1000; // milliseconds of patience with a server that may turn out not to be needed
 
 /**
  * Fetch all manifests and refuse servers that do not agree, before a byte of a question is sent.
@@ -141,16 +76,56 @@ export async function connect(urls, { issuer, operators = [] }, options) {
   if (!isHex(issuer, PUBLIC_KEY_BYTES)) throw new Trouble("no_issuer");
   const servers = urls.map(addressOf);
   if (new Set(servers).size < Math.max(2, servers.length)) throw new Trouble("addresses");
-  const manifests = await everyone(servers.map(async (server) => readManifest(await request(server, MANIFEST_PATH, null, MANIFEST_LIMIT, options), server)));
+  const patience = Math.min(options?.patience ?? PATIENCE, servers.length > 2 ? SPARE : Infinity);
+  const settled = await Promise.allSettled(servers.map((server) => visit(server, { ...options, patience })));
+  const reached = new Map(settled.flatMap((each, i) => (each.status === "fulfilled" ? [[servers[i], each.value]] : [])));
+  const errors = settled.flatMap((each) => (each.status === "rejected" ? each.reason : []));
+  const other = errors.find((error) => error.code !== "unreachable");
+  if (other || (errors.length && reached.size < 2)) throw other ?? errors[0];
+  const chosen = await inCommon(reached, options);
+  const met = { servers: [...chosen.keys()], manifests: [...chosen.values()], trust: { issuer, operators } };
   const began = performance.now();
   try {
-    const { digest, terms } = await agreed(servers, manifests, { issuer, operators });
-    const peers = new Map(manifests.map((manifest, i) => [manifest.server, servers[i]]));
-    const session = { deployment: new Deployment(terms), peers, digest, key: unhex(manifests[0].key), operators, options, began };
+    const { digest, terms } = await agreed(met);
+    const peers = new Map(met.manifests.map((manifest, i) => [manifest.server, met.servers[i]])), [{ issued, key }] = met.manifests;
+    const missing = servers.filter((server) => !met.servers.includes(server));
+    const session = { deployment: new Deployment(terms), peers, digest, key: unhex(key), issued, missing, met, operators, trust: { issuer, operators }, options, began };
     return { ...session, step: await stepOf(session) };
   } catch (error) {
+    if (errors.length && error instanceof Trouble && error.code === "impostor") throw errors[0]; // the server whose key is missed may be the one that is out of reach
     throw error instanceof Trouble ? error : new Trouble("terms", String(error));
   }
+}
+
+/**
+ * Look once more for servers that were out of reach, if this ticket is for them.
+ * @param {Session} session
+ * @param {Ticket} ticket
+ */
+async function completed({ issued, missing, met, peers, options }, ticket) {
+  const addresses = issued.addresses.map(addressOf), late = ticket.servers.map((n) => addresses[n - 1]).filter((server) => missing.includes(server));
+  if (!late.length) return;
+  const newer = await everyone(late.map((server) => visit(server, options))), offer = offerOf(met.manifests[0]);
+  const manifests = await Promise.all(newer.map(async (manifest, i) =>
+    offerOf(manifest) === offer ? manifest : (await visitAll(late[i], options)).find((each) => offerOf(each) === offer) ?? manifest));
+  const all = { servers: [...met.servers, ...late], manifests: [...met.manifests, ...manifests], trust: met.trust };
+  await agreed(all);
+  Object.assign(met, all);
+  for (const [i, { server }] of manifests.entries()) peers.set(server, late[i]);
+  missing.splice(0, missing.length, ...missing.filter((server) => !late.includes(server)));
+}
+
+/**
+ * Look again at what the servers offer, if that was long ago: the page may have been open for an hour. The newest offer that all
+ * have is taken if its features are those of the form on the page. Otherwise the old one is, which servers may still answer.
+ * @param {Session} session
+ */
+async function renewed(session) {
+  if (performance.now() < session.began + STILL_VALID) return;
+  const fresh = await connect([...session.met.servers, ...session.missing], session.trust, session.options);
+  const { schema, terms } = session.deployment, { terms: newer } = fresh.deployment;
+  if (JSON.stringify(newer.schema) !== JSON.stringify(terms.schema)) return;
+  Object.assign(session, fresh, { deployment: new Deployment(newer, schema) }); // levels and wishes name features of the form's schema
 }
 
 /**
@@ -183,6 +158,8 @@ async function admitted(session, text) {
       throw new Trouble(text.trim() ? "ticket_forged" : "ticket_missing");
     }
     if (!(await isSigned(issuer, ticket.signature, "ticket", ticket.signed))) throw new Trouble("ticket_forged");
+    if (!ticket.servers.length) ticket.servers = Array.from({ length: deployment.needed(ticket.liars) }, (_, i) => i + 1);
+    await completed(session, ticket);
   }
   if (ticket.service !== service) throw new Trouble("ticket_for_another_service");
   if (ticket.expires * 1000 <= Date.now()) throw new Trouble("ticket_expired");
@@ -324,6 +301,7 @@ async function carry(session, conversation, signal, watch) {
  * @param {import("./conversation.js").Progress} progress
  */
 export async function ask(session, ticketText, own, wishes, watch = () => {}, attempt = {}, progress = () => {}) {
+  if (!attempt.ticket) await renewed(session);
   const { deployment, step } = session, signal = new Signal();
   const ticket = (attempt.ticket ??= await admitted(session, ticketText));
   const options = { made: attempt, progress, moved: () => signal.move(), patience: session.options?.patience ?? PATIENCE };

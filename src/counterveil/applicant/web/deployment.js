@@ -35,8 +35,8 @@ function computed({ protocol, options = {} }, sealed, inside) {
 
 /** A deployment, made from terms that all servers agree on. It refuses terms that would not keep a question secret. */
 export class Deployment {
-  /** @param {Terms} terms */
-  constructor(terms) {
+  /** @param {Terms} terms @param {Schema} [schema] one that was made from the same features, if there is one */
+  constructor(terms, schema = new Schema(terms.schema)) {
     const { parameters } = terms;
     const [form, reveal] = parameters.scheme.split("/");
     this.form = form;
@@ -62,7 +62,7 @@ export class Deployment {
     if (this.sealed && (collusion !== 1 || servers < 2 + terms.robust || !parameters.shuffle || k > (this.joint ? terms.rows : 1))) throw new Trouble("terms", "sealed");
     if ((terms.dealer !== undefined) !== (dealer === "server") || (terms.dealer !== undefined && terms.robust)) throw new Trouble("terms", "dealer"); // one who deals for all could spoil all
     this.terms = terms;
-    this.schema = new Schema(terms.schema);
+    this.schema = schema;
     this.collusion = collusion;
     this.differences = this.reveal.endsWith("differences");
     this.mask = masked ? dMin : 1;
@@ -151,6 +151,8 @@ export class Deployment {
   }
 }
 
+const DECIMAL = /^([0-9]+(\.[0-9]+)?(e-[0-9]+)?)?$/u; // what an institution states of differential privacy, or nothing
+
 /** @typedef {{ model: string, sampled: number, at_most: number }} Certificate which model decides; `sampled` is 0 if its regions are certified */
 
 /**
@@ -161,11 +163,12 @@ export class Deployment {
 function optionsOf({ record, parameters }) {
   const isWhole = (/** @type {unknown} */ v, /** @type {number} */ low, /** @type {number} */ high) => Number.isSafeInteger(v) && Number(v) >= low && Number(v) <= high;
   const { form = {}, record: own = {}, ...others } = parameters.options ?? {};
-  const { unit, ...forms } = form, { intervals = false, model, sampled = 0, at_most: atMost = 0, ...records } = own;
+  const { unit, ...forms } = form, { intervals = false, model, sampled = 0, at_most: atMost = 0, epsilon = "", delta = "", ...records } = own;
   const isRegion = record === "region", unknown = Object.keys(others).some((part) => part !== "protocol") || [forms, records].some((each) => Object.keys(each).length);
   if (unknown || (!isRegion && Object.keys(own).length)) throw new Trouble("form", parameters.scheme);
   const fine = (unit === undefined ? !isRegion : isWhole(unit, 1, LARGEST_UNIT)) && typeof intervals === "boolean"
-    && isWhole(sampled, 0, Number.MAX_SAFE_INTEGER) && isWhole(atMost, 0, 1e6) && (isRegion ? /^[0-9a-f]{64}$/.test(String(model)) : true);
+    && isWhole(sampled, 0, Number.MAX_SAFE_INTEGER) && isWhole(atMost, 0, 1e6)
+    && [epsilon, delta].every((each) => typeof each === "string" && each.length <= 24 && DECIMAL.test(each)) && (isRegion ? /^[0-9a-f]{64}$/.test(String(model)) : true);
   if (!fine) throw new Trouble("terms", "options");
   const certificate = isRegion ? { model: String(model), sampled: Number(sampled), at_most: Number(atMost) } : null;
   return { unit: unit === undefined ? undefined : Number(unit), intervals: intervals === true, certificate };

@@ -29,14 +29,15 @@ export function track(members, before, after) {
   /** @type {(className: string, from: number, to: number) => void} */
   const mark = (className, from, to) => {
     const node = make("span", { className });
-    node.style.left = `${(100 * from) / last}%`;
+    node.style.insetInlineStart = `${(100 * from) / last}%`;
     if (to > from) node.style.width = `${(100 * (to - from)) / last}%`;
     line.append(node);
   };
   for (let from = 0; from < members.length; from++) {
     if (!members[from] || members[from - 1]) continue;
     const end = members.indexOf(false, from);
-    mark("band", from, (end < 0 ? members.length : end) - 1);
+    const to = (end < 0 ? members.length : end) - 1;
+    mark(to > from ? "band" : "band one", from, to);
   }
   mark("now", before, before);
   mark("entry", after, after);

@@ -1,7 +1,7 @@
 // Send requests, and send the same bytes again when a connection breaks. Read answers as a whole, or as they arrive.
 // Long bodies report how much of them was sent.
 
-import { LONGEST_PAUSE, MEDIA_TYPE, PATIENCE, PAUSE, RETRIED, SLOWEST, TIMEOUT } from "./constants.js";
+import { LONGEST_PAUSE, MEDIA_TYPE, OTHER_OFFER, OTHERS, PATIENCE, PAUSE, RETRIED, SLOWEST, TIMEOUT } from "./constants.js";
 import { concatAll } from "./wire.js";
 
 /**
@@ -124,12 +124,15 @@ function reasonOf(said) {
  */
 export async function request(server, path, body, most, { timeout = TIMEOUT, patience = PATIENCE, sent = () => {} } = {}, into = null) {
   const limit = timeout + (1000 * (most + (body?.length ?? 0))) / SLOWEST; // long messages may take longer
-  let until = performance.now() + patience;
+  const began = performance.now();
+  let until = began + patience;
   const end = until + limit; // the deadline of all attempts together
   for (let pause = PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
     const before = into?.taken() ?? 0;
     /** @type {string | null} */
     let reason = null;
+    /** @type {Trouble | null} */
+    let refusal = null;
     const stop = new AbortController();
     const timer = setTimeout(() => stop.abort(), limit);
     into?.begin();
@@ -142,8 +145,11 @@ export async function request(server, path, body, most, { timeout = TIMEOUT, pat
       if (said === null) throw new Trouble("malformed_answer", "too long", server);
       if (response.ok) return said;
       reason = reasonOf(said);
-      if (!RETRIED.some((status) => status === response.status))
-        throw new Trouble(reason !== null && REASON.test(reason) ? reason : "refused", `HTTP ${response.status}`, server, reason);
+      refusal = new Trouble(reason !== null && REASON.test(reason) ? reason : "refused", `HTTP ${response.status}`, server, reason);
+      const isOther = OTHER_OFFER.some((code) => code === reason); // another process at this address may have this offer
+      if (isOther) until = Math.min(until, began + OTHERS);
+      else if (RETRIED.some((status) => status === response.status)) refusal = null;
+      else throw refusal;
     } catch (error) {
       stop.abort();
       if (error instanceof Trouble) throw error.server ? error : new Trouble(error.code, error.detail, server);
@@ -152,7 +158,7 @@ export async function request(server, path, body, most, { timeout = TIMEOUT, pat
     } finally {
       clearTimeout(timer);
     }
-    if (performance.now() + pause > Math.min(until, end)) throw new Trouble("unreachable", "", server, reason);
+    if (performance.now() + pause > Math.min(until, end)) throw refusal ?? new Trouble("unreachable", "", server, reason);
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }

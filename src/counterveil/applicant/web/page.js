@@ -1,18 +1,22 @@
 // The applicant's page: an HTML form made from the schema, the answer, and the bytes that left this computer.
-// It stores nothing: what is typed is gone when the page is closed. A link that opened it stays in the browser's history.
+// What is typed is gone when the page is closed. Answers stay in the tab until it is closed: see kept.js. A link that opened it stays in the browser's history.
 
-import { answerCard, leftCard } from "./answer.js";
-import { addressOf, ask, connect, isLoopback } from "./client.js";
+import { leftCard } from "./answer.js";
+import { checkingSection } from "./checking.js";
+import { ask, connect } from "./client.js";
 import { make } from "./elements.js";
+import { Form } from "./form.js";
+import { placed, Shelf } from "./kept.js";
+import { addressOf, calledAt, isLoopback } from "./manifests.js";
 import { Trouble } from "./network.js";
-import { ruled, waysOf } from "./preferences.js";
 import { SHOWN } from "./replies.js";
-import { WORDS } from "./strings.js";
-import { fingerprint } from "./wire.js";
+import { askedOf, introduction, reviewCard } from "./review.js";
+import { firstSpoken, LANGUAGES, remember, remembered, speak, SPOKEN, WORDS } from "./strings.js";
+import { TicketBox } from "./ticketbox.js";
+import { fingerprint, hex } from "./wire.js";
 
 /**
  * @typedef {import("./explain.js").Found} Found
- * @typedef {import("./preferences.js").Wish} Wish
  * @typedef {import("./schema.js").Feature} Feature
  * @typedef {import("./schema.js").Value} Value
  */
@@ -39,14 +43,15 @@ import { fingerprint } from "./wire.js";
  * @property {Map<string, import("./answer.js").Sent>} messages
  * @property {boolean} [answered] whether a server has said anything
  * @property {boolean} [spent] whether its ticket was taken out of the field
+ * @property {number} [unlike] the number of the answer that this one should differ from
  */
 
-/** @typedef {{ value: () => Value, wish: () => Wish }} Control */
 /**
  * The page's elements by id.
- * @typedef {Record<"title" | "lead" | "status" | "features" | "ticket-row" | "tickets" | "asks" | "answer" | "left" | "keys" | "lasts" | "trust", HTMLElement>
- *   & { form: HTMLFormElement, fewest: HTMLInputElement, "fewest-label": HTMLElement, ticket: HTMLTextAreaElement, "ticket-label": HTMLLabelElement, ask: HTMLButtonElement, download: HTMLAnchorElement, config: HTMLScriptElement }} Elements
+ * @typedef {Record<"title" | "lead" | "status" | "intro" | "features" | "ticket-row" | "ticket-problem" | "tickets" | "check-why" | "review" | "anew" | "answer" | "left" | "keys" | "lasts" | "trust" | "speaking-label" | "fewest-label", HTMLElement>
+ *   & { form: HTMLFormElement, fewest: HTMLInputElement, ticket: HTMLTextAreaElement, "ticket-label": HTMLLabelElement, check: HTMLButtonElement, language: HTMLSelectElement, download: HTMLAnchorElement, config: HTMLScriptElement }} Elements
  */
+/** @typedef {"none" | "form" | "review" | "asking" | "answer"} Step where the person is */
 
 /** @type {<Id extends keyof Elements>(id: Id) => Elements[Id]} */
 const $ = (id) => /** @type {Elements[typeof id]} */ (document.getElementById(id));
@@ -56,8 +61,8 @@ const SLOW = 5000; // milliseconds after which the page says that it still waits
 
 /** @type {import("./client.js").Session} */
 let session; // set when the form is drawn
-/** @type {Map<Feature, Control>} */
-let controls = new Map();
+/** @type {Form} */
+let form; // likewise
 
 // What follows the # is removed from the address bar, because whoever sees a ticket may use it. The browser's history keeps
 // it. So a link may carry tickets, which are soon used, but no personal data, except to a demonstration on this machine.
@@ -72,12 +77,26 @@ try {
 } catch { /* not ours */ }
 const linked = fragment.getAll("server");
 let servers = linked.length && !config.fixed ? linked : config.servers ?? [];
+const box = new TicketBox($("ticket"), $("tickets"));
 let spent = 0; // how many tickets were used
+/** @type {(() => void)[]} */
+let shown = []; // what draws the parts that are on the page now once more, in another language
 
-/** @param {...Node} nodes */
-function say(...nodes) {
-  $("status").replaceChildren(...nodes);
+/**
+ * Show one step of the way, and no other.
+ * @param {Step} name
+ */
+function step(name) {
+  $("form").hidden = name !== "form";
+  $("review").hidden = name !== "review";
+  $("review").replaceChildren();
+  $("anew").hidden = name !== "answer";
+  $("language").disabled = name === "asking"; // what is said of a question on its way is not said again
+  shown = [];
 }
+
+/** @type {(...nodes: Node[]) => void} */
+const say = (...nodes) => $("status").replaceChildren(...nodes);
 
 /**
  * Say what the page waits for, and after a while that it still waits. Without words, what was said stays.
@@ -90,9 +109,9 @@ function wait(...said) {
 
 /** @param {HTMLElement} way */
 function addresses(way) {
-  const box = make("textarea", { id: "servers", rows: 3, cols: 34, value: servers.join("\n") });
-  const use = make("button", { type: "button", className: "quiet", onclick: () => start(box.value.split(/\s+/).filter(Boolean)) }, WORDS.connect);
-  way.append(make("label", { htmlFor: "servers" }, make("div", {}, WORDS.addresses), box), use);
+  const given = make("textarea", { id: "servers", rows: 3, cols: 34, value: servers.join("\n") });
+  const use = make("button", { type: "button", className: "quiet", onclick: () => start(given.value.split(/\s+/).filter(Boolean)) }, WORDS.connect);
+  way.append(make("label", { htmlFor: "servers" }, make("div", {}, WORDS.addresses), given), use);
 }
 
 /** @param {unknown} error @param {() => void} [again] */
@@ -100,25 +119,29 @@ function trouble(error, again) {
   const told = error instanceof Trouble ? error : new Trouble("refused");
   const known = Object.hasOwn(WORDS.trouble, told.code) ? told.code : "refused";
   const [heading, text] = WORDS.trouble[known];
-  const about = known === "form" ? told.detail : told.server;
-  const detail = known === "input" ? told.detail : about ? `${text} (${about})` : text;
+  const about = known === "form" ? told.detail : known.startsWith("ticket_") ? "" : told.server;
+  const detail = known === "input" ? `${told.detail} ${text}` : about ? `${text} (${about})` : text;
   const way = make("div", { className: "way" });
   if (!config.fixed && ["addresses", "plain", "unreachable", "disagree", "impostor", "ticket_for_other_servers"].includes(known)) addresses(way);
+  if (known.startsWith("ticket_") && session !== undefined) way.append(make("button", { type: "button", className: "quiet", onclick: () => box.show() }, WORDS.toTickets));
   if (again) way.append(make("button", { type: "button", onclick: again }, WORDS.again));
   const card = make("div", { className: "card trouble" }, make("h2", {}, heading), make("p", {}, detail), way);
   card.dataset.code = known;
   say(card);
+  if (known !== "input") shown = [() => trouble(error, again)]; // a sentence about the form is in the form's own language
 }
 
 /** @param {string[]} chosen */
 async function start(chosen) {
   servers = chosen;
-  $("form").hidden = $("answer").hidden = $("left").hidden = true;
+  step("none");
+  $("left").hidden = true;
   const slow = wait(WORDS.loading);
   try {
     session = await connect(servers, config);
     clearTimeout(slow);
-    say();
+    form = new Form($("features"), session.deployment, person);
+    step("form");
     await draw();
   } catch (error) {
     clearTimeout(slow);
@@ -126,145 +149,77 @@ async function start(chosen) {
   }
 }
 
+/** Draw what the session says around the form. */
 async function draw() {
-  const { schema, terms } = session.deployment;
-  controls = new Map();
-  $("features").replaceChildren(...schema.costed.map((feature, i) => card(feature, i, Object.hasOwn(person, feature.name) ? person[feature.name] : undefined)));
+  const { terms, regions } = session.deployment, named = session.missing.map((url) => calledAt(session, url));
+  say(...(named.length ? [make("p", { className: "card", id: "spare" }, WORDS.spare(WORDS.joined(named)))] : []));
+  $("intro").replaceChildren(...introduction(session));
   $("ticket-row").hidden = terms.tickets === "open";
-  if (session.deployment.regions && config.rebuilt_after === null) $("lasts").textContent = WORDS.lastsRegions;
-  $("asks").textContent = WORDS.asked([...session.peers.values()].join(", "));
-  const keys = [...session.peers].map(async ([n, url]) => make("li", {}, `${WORDS.server(n, url)}: `, make("code", {}, await fingerprint(terms.keys[n - 1]))));
+  if (regions && config.rebuilt_after === null) $("lasts").textContent = WORDS.lastsRegions;
+  const keys = [...session.peers].map(async ([n, url]) => make("li", {}, `${WORDS.server(n, fullName(url))}: `, make("code", {}, await fingerprint(terms.keys[n - 1]))));
   $("keys").replaceChildren(make("p", {}, WORDS.keys), make("ul", {}, ...await Promise.all(keys)));
-  $("form").hidden = false;
 }
 
-/** @param {Feature} feature @param {number} i @param {Value | undefined} start */
-function card(feature, i, start) {
-  const [input, value] = valueControl(feature, `f${i}`, start);
-  const [details, wish] = wishControl(feature, `w${i}`);
-  controls.set(feature, { value, wish });
-  return make("fieldset", {}, make("legend", {}, feature.title), input, details);
-}
-
-/** @param {Feature} feature @param {string} id @param {Value | undefined} start @returns {[HTMLElement, () => Value]} */
-function valueControl(feature, id, start) {
-  const label = feature.title;
-  const optional = feature.missing === "level";
-  if (feature.kind === "boolean" && !optional) {
-    const box = make("input", { type: "checkbox", id, checked: start === true });
-    return [make("label", { className: "value", htmlFor: id }, box, feature.title), () => box.checked];
-  }
-  if (feature.kind !== "numeric") {
-    const options = feature.values.map((v, n) => make("option", { value: n }, feature.show(v)));
-    if (optional) options.unshift(make("option", { value: -1 }, WORDS.missing));
-    const select = make("select", { id, "aria-label": label }, ...options);
-    const at = feature.values.findIndex((v) => v === start);
-    select.value = String(at < 0 && !optional ? 0 : at);
-    return [make("div", { className: "value" }, select), () => feature.values[Number(select.value)] ?? null];
-  }
-  const middle = feature.value(Math.round(feature.steps / 2));
-  const first = typeof start === "number" ? start : start === null && optional ? "" : middle;
-  const number = make("input", { type: "number", id, step: "any", min: feature.low, max: feature.high, value: first, "aria-label": label });
-  const slider = make("input", { type: "range", min: 0, max: feature.steps, step: 1, "aria-label": WORDS.slider(label) });
-  const follow = () => {
-    if (number.value !== "") slider.value = String(feature.code(Number(number.value)));
-    slider.setAttribute("aria-valuetext", number.value === "" ? WORDS.missing : feature.show(Number(number.value)));
-  };
-  slider.oninput = () => {
-    number.value = String(feature.value(Number(slider.value)));
-    follow();
-  };
-  number.oninput = follow;
-  follow();
-  const read = () => {
-    if (number.value === "" && optional) return null;
-    const value = Number(number.value);
-    if (number.value === "" || value < feature.low || value > feature.high)
-      throw new Trouble("input", WORDS.range(label, feature.show(feature.low), feature.show(feature.high)));
-    return value;
-  };
-  return [make("div", {}, make("div", { className: "value" }, number, make("span", { className: "unit" }, feature.unit)), slider), read];
-}
-
-/** @param {Feature} feature @param {string} id @returns {[HTMLElement, () => Wish]} */
-function wishControl(feature, id) {
-  const maxWeight = session.deployment.terms.parameters.max_weight;
-  const ways = waysOf(feature), usual = ruled(feature);
-  const change = make("select", { id: `${id}c` }, ...ways.map((way) => make("option", { value: way, selected: way === usual.change }, WORDS.change[way])));
-  const weight = make("input", { type: "range", id: `${id}h`, min: feature.override ? 1 : feature.effort, max: maxWeight, value: feature.effort });
-  const summary = make("summary", {});
-  /** @type {HTMLElement[]} */
-  const rows = [
-    make("label", { htmlFor: change.id }, WORDS.may, change),
-    make("label", { htmlFor: weight.id }, WORDS.reluctance, weight),
-  ];
-  /** @type {HTMLInputElement[]} */
-  const bounds = [];
-  if (feature.kind === "numeric") {
-    for (const [end, name] of /** @type {const} */ ([[feature.low, WORDS.from], [feature.high, WORDS.to]])) {
-      bounds.push(make("input", { type: "number", step: "any", placeholder: feature.show(end), "aria-label": `${feature.title}: ${name}` }));
-    }
-    rows.push(make("div", {}, WORDS.between, make("span", { className: "pair" }, bounds[0], WORDS.and, bounds[1])));
-  }
-  const chosen = () => ways[change.selectedIndex];
-  /** @type {(input: HTMLInputElement | undefined) => number | undefined} */
-  const limit = (input) => (input === undefined || input.value === "" ? undefined : Number(input.value));
-  /** @type {() => Wish} */
-  const wish = () => ({ change: chosen(), weight: Number(weight.value), low: limit(bounds[0]), high: limit(bounds[1]) });
-  const details = make("details", {}, summary, ...rows);
-  const sum = () => {
-    const { low, high } = wish();
-    const range = low !== undefined || high !== undefined ? `, ${low ?? "…"} – ${high ?? "…"}` : "";
-    const hard = Number(weight.value) > 1 ? `, ${WORDS.hard} ×${weight.value}` : "";
-    summary.textContent = WORDS.change[chosen()] + hard + range;
-  };
-  sum();
-  details.oninput = sum;
-  return [details, wish];
-}
-
-const tickets = () => $("ticket").value.split(/\s+/).filter(Boolean);
-
-function countTickets() {
-  $("tickets").textContent = WORDS.tickets(tickets().length);
-}
-
-/** @param {string[]} all */
-function keep(all) {
-  $("ticket").value = all.join("\n");
-  countTickets();
+/** Name who runs a server, and its address. @param {string} url */
+function fullName(url) {
+  const name = calledAt(session, url);
+  return name === url ? url : `${name}, ${url}`;
 }
 
 /**
- * Remove a ticket that was sent: it answers no other question.
- * @param {string} ticket
+ * Show a question once more before it is asked. Nothing is sent for it before the person says so.
+ * @param {Question} asked
  */
-function spend(ticket) {
-  spent += 1;
-  keep(tickets().filter((each) => each !== ticket));
+function review(asked) {
+  const { ticket } = asked;
+  if (!ticket && session.deployment.terms.tickets !== "open") throw new Trouble(noTicket());
+  try {
+    askedOf(session, ticket);
+  } catch {
+    throw new Trouble("ticket_forged");
+  }
+  const back = () => {
+    step("form");
+    $("form").scrollIntoView({ block: "start" });
+  };
+  const show = () => $("review").replaceChildren(reviewCard(session, { ...asked, unlike: asked.unlike ?? 0 }, () => question(asked), back));
+  say();
+  shelf.retire();
+  $("left").hidden = true;
+  step("review");
+  show();
+  shown = [show];
+  $("review").focus({ preventScroll: true });
+  $("review").scrollIntoView({ block: "start" });
 }
 
 /**
- * Put a ticket back that no server accepted: it can still answer a question.
- * @param {string} ticket
+ * Say what is wrong with the tickets beside them too.
+ * @param {unknown} error
  */
-function giveBack(ticket) {
-  spent -= 1;
-  keep([ticket, ...tickets().filter((each) => each !== ticket)]);
+function complain(error) {
+  const isMissing = error instanceof Trouble && error.code === "input" && !box.tickets().length && session.deployment.terms.tickets !== "open";
+  const code = !(error instanceof Trouble) ? "" : isMissing ? noTicket() : error.code;
+  const isOfTicket = code.startsWith("ticket_") && Object.hasOwn(WORDS.trouble, code), [heading, text] = isOfTicket ? WORDS.trouble[code] : ["", ""];
+  trouble(isMissing ? new Trouble("input", `${error.detail} ${heading}.`) : error);
+  $("ticket-problem").textContent = isOfTicket ? `${heading}. ${box.tickets().length ? text : WORDS.pasteHere}` : "";
+  $("ticket-problem").hidden = !isOfTicket;
+  if (!form.showProblem() && isOfTicket) box.show();
 }
+
+/** Say why there is no ticket. */
+const noTicket = () => (spent ? "ticket_none_left" : "ticket_missing");
 
 /** @param {SubmitEvent} event */
 function submit(event) {
   event.preventDefault();
+  $("ticket-problem").hidden = true;
   try {
-    const before = new Map([...controls].map(([feature, control]) => [feature, control.value()]));
+    const { before, wishes } = form.read(), [ticket = ""] = box.tickets();
     const own = new Map([...before].map(([feature, value]) => [feature, feature.code(value)]));
-    const wishes = Object.assign(new Map([...controls].map(([feature, control]) => [feature, control.wish()])), { fewest: $("fewest").checked });
-    const [ticket = ""] = tickets();
-    if (!ticket && spent && session.deployment.terms.tickets !== "open") throw new Trouble("ticket_none_left");
-    question({ before, own, wishes, ticket, attempt: {}, messages: new Map() });
+    review({ before, own, wishes: Object.assign(wishes, { fewest: $("fewest").checked }), ticket, attempt: {}, messages: new Map() });
   } catch (error) {
-    trouble(error instanceof Error && !(error instanceof Trouble) ? new Trouble("input", error.message) : error);
+    complain(error);
   }
 }
 
@@ -295,13 +250,16 @@ function reporting(tell) {
  */
 async function question(asked) {
   const { before, own, wishes, ticket, attempt, messages } = asked;
-  $("answer").hidden = $("left").hidden = true;
-  $("ask").disabled = true;
+  shelf.retire();
+  step("asking");
   let slow = wait(WORDS.asking);
   // Keep bytes to the first server, and only the sizes of the others: bytes to two servers together tell the question.
   /** @type {import("./client.js").Watch} */
   const watch = ({ kind, server, request, run, bytes, body }, down, length) => {
-    if (!asked.spent && ticket) spend(ticket);
+    if (!asked.spent && ticket) {
+      spent += 1;
+      box.remove(ticket);
+    }
     asked.spent = true;
     asked.answered ||= length > 0;
     const shown = server === attempt.ticket?.servers[0] ? { body: body.slice(0, SHOWN), down } : {};
@@ -315,49 +273,106 @@ async function question(asked) {
   try {
     const found = await ask(session, ticket, own, wishes, watch, attempt, progress);
     say();
-    show(found, before);
+    step("answer");
+    show(found, { before, own, wishes, unlike: asked.unlike ?? 0 });
     $("answer").focus({ preventScroll: true });
     $("answer").scrollIntoView({ block: "start" });
   } catch (error) {
     const code = error instanceof Trouble ? error.code : "", after = AFTER_AN_ANSWER[code];
     if (after && ticket && !asked.answered) {
-      giveBack(ticket);
+      spent -= 1;
+      box.giveBack(ticket);
       asked.spent = false;
     }
+    step("form");
     const again = ["unreachable", "peer_unreachable"].includes(code) ? () => question(asked) : undefined;
     trouble(after && asked.answered ? new Trouble(after) : error, again);
     $("status").scrollIntoView({ block: "nearest" });
   } finally {
     clearTimeout(slow);
-    $("ask").disabled = false;
     if (messages.size) {
-      $("left").replaceChildren(leftCard(session, [...messages.values()], own, wishes));
+      const left = () => $("left").replaceChildren(leftCard(session, [...messages.values()], own, wishes, fullName));
+      left();
+      shown.push(left);
       $("left").hidden = false;
     }
   }
 }
 
-/** @param {Found} found @param {Map<Feature, Value>} before */
-function show(found, before) {
+/** @param {Found} found @param {import("./kept.js").Placed} asked */
+function show(found, asked) {
   const [{ codes }] = found.explanations;
-  $("answer").replaceChildren(answerCard(session.deployment, found, before));
+  shelf.add(session, found, asked);
   $("answer").dataset.codes = JSON.stringify([...codes].map(([f, code]) => [f.name, code]));
-  $("answer").hidden = false;
 }
 
-$("title").textContent = document.title = WORDS.title;
-$("lead").textContent = WORDS.lead;
-$("trust").textContent = WORDS.trust(location.host);
-if (config.rebuilt_after !== undefined) $("lasts").textContent = WORDS.lasts(config.rebuilt_after, config.k ?? 1);
-$("download").textContent = WORDS.download;
-$("ticket-label").textContent = WORDS.ticket;
-$("ask").textContent = WORDS.ask;
-$("fewest-label").textContent = WORDS.fewest;
+speak(remembered() ?? firstSpoken(navigator.languages));
+
+// Ask for another answer than one that was kept, with the next ticket.
+const shelf = new Shelf($("answer"), (item, wishes) => {
+  const [ticket = ""] = box.tickets();
+  try {
+    if (session === undefined) throw new Trouble("unreachable");
+    if (hex(session.digest) !== item.digest) throw new Trouble("renewed_since");
+    review({ ...placed(session.deployment, { ...item, wishes, unlike: item.number }), ticket, attempt: {}, messages: new Map() });
+  } catch (error) {
+    if (session !== undefined) step("form");
+    trouble(error, session === undefined ? () => start(servers) : undefined);
+    $("status").scrollIntoView({ block: "nearest" });
+  }
+});
+
+/** Say what does not depend on the servers. */
+function greet() {
+  document.documentElement.lang = SPOKEN;
+  document.documentElement.dir = WORDS.direction;
+  $("title").textContent = document.title = WORDS.title;
+  $("lead").textContent = WORDS.lead;
+  $("speaking-label").textContent = WORDS.languages;
+  $("trust").textContent = WORDS.trust(location.host);
+  if (config.rebuilt_after !== undefined) $("lasts").textContent = WORDS.lasts(config.rebuilt_after, config.k ?? 1);
+  $("download").textContent = WORDS.download;
+  $("ticket-label").textContent = WORDS.ticket;
+  $("check").textContent = WORDS.toReview;
+  $("check-why").textContent = WORDS.toReviewWhy;
+  $("fewest-label").textContent = WORDS.fewest;
+  anew.textContent = WORDS.anew;
+  box.count();
+}
+
+/** Say everything that is on the page in another language; what was typed stays. */
+async function translate() {
+  speak($("language").value);
+  remember();
+  greet();
+  const other = checkingSection(config.issuer);
+  checking.replaceWith(other); // a file that was checked has to be chosen again
+  checking = other;
+  shelf.draw();
+  if (session === undefined) return shown.forEach((again) => again());
+  const typed = form.typed(), again = shown;
+  form = new Form($("features"), session.deployment, {});
+  form.type(typed);
+  $("ticket-problem").hidden = true;
+  await draw();
+  return again.forEach((each) => each());
+}
+
+let checking = checkingSection(config.issuer);
+$("left").after(checking);
+const anew = make("button", { type: "button", className: "quiet", onclick: () => step("form") });
+$("anew").replaceChildren(anew);
+$("language").replaceChildren(...Object.entries(LANGUAGES).map(([tag, words]) => make("option", { value: tag, lang: tag, selected: tag === SPOKEN }, words.language)));
+$("language").addEventListener("change", translate);
 if (!location.protocol.startsWith("http")) $("trust").parentElement?.setAttribute("hidden", "");
 $("form").addEventListener("submit", submit);
-$("ticket").value = fragment.getAll("ticket").join("\n").trim();
-$("ticket").addEventListener("input", countTickets);
-countTickets();
+box.write(fragment.getAll("ticket"));
+$("ticket").addEventListener("input", () => {
+  box.count();
+  $("ticket-problem").hidden = true; // it was about what was there before
+});
+$("status").before(shelf.note);
+greet();
 
 /**
  * Say whether a link names an address that is not the page's own.
@@ -373,3 +388,4 @@ function isForeign(address) {
 
 if (config.fixed && linked.some(isForeign)) trouble(new Trouble("other"));
 else start(servers);
+shelf.restore();

@@ -25,6 +25,13 @@ const RULED = { any: "free", up: "up", down: "down", never: "locked" };
 export const ruled = (f) => ({ change: RULED[f.change], weight: f.effort });
 
 /**
+ * Return the loosest wish that a person may have of a feature.
+ * @param {import("./schema.js").Feature} f
+ * @returns {Wish}
+ */
+export const widest = (f) => ({ change: f.override ? "free" : ruled(f).change });
+
+/**
  * Return the ways of change that a person may choose.
  * @param {import("./schema.js").Feature} f
  * @returns {Way[]}

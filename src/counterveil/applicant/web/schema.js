@@ -1,6 +1,7 @@
 // Features: turn a value into a level and back, and show it. The levels are exactly those that Python computes.
 
-import { CHANGES, ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, LONGEST_TEXT, MISSING, MOST_EFFORT, MOST_FEATURES, MOST_LEVELS, MOST_LEVELS_TOGETHER, ROLES } from "./constants.js";
+import { CHANGES, ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_PATTERN, LANGUAGE_PATTERN, LONGEST_TEXT, MISSING, MOST_EFFORT, MOST_FEATURES, MOST_LANGUAGES, MOST_LEVELS, MOST_LEVELS_TOGETHER, ROLES } from "./constants.js";
+import { inSpoken, SPOKEN, textOf, WORDS } from "./strings.js";
 
 /**
  * @typedef {keyof typeof FEATURE_FIELDS} Kind
@@ -14,14 +15,16 @@ import { CHANGES, ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_
  * @typedef {object} Fields
  * @property {Kind} kind
  * @property {string} name
- * @property {string} label
+ * @property {Text} label
+ * @property {Text} group the heading under which the page shows it
+ * @property {string[] | Record<string, string[]>} labels how people read the listed values; empty: as they are
  * @property {typeof ROLES[number]} role
  * @property {typeof MISSING[number]} missing
  * @property {typeof CHANGES[number]} change how its value can change at all, for everybody who asks
  * @property {number} effort how hard that is
  * @property {boolean} override whether a person may say otherwise
  * @property {typeof ENCODINGS[number]} encoding
- * @property {string} unit
+ * @property {Text} unit
  * @property {string} format
  * @property {boolean} log
  * @property {number} low NaN unless the feature is numeric
@@ -31,6 +34,7 @@ import { CHANGES, ENCODINGS, FARTHEST, FEATURE_DEFAULTS, FEATURE_FIELDS, FORMAT_
  * @property {Plain[]} values the listed values; empty for a numeric feature
  */
 
+/** @typedef {import("./strings.js").Text} Text */
 /** @typedef {Map<Feature, number>} Levels the level of each feature of a person or a record */
 
 /** @param {number} x */
@@ -55,6 +59,20 @@ function check(fine, what) {
  * @type {(text: unknown) => text is string}
  */
 const isText = (text) => typeof text === "string" && text.length <= 2 * LONGEST_TEXT && [...text].length <= LONGEST_TEXT;
+const LANGUAGE = new RegExp(LANGUAGE_PATTERN);
+/** @type {(table: unknown) => table is Record<string, unknown>} */
+const isByLanguage = (table) => {
+  const tags = typeof table === "object" && table !== null && !Array.isArray(table) ? Object.keys(table) : [];
+  return tags.length >= 1 && tags.length <= MOST_LANGUAGES && tags.every((tag) => LANGUAGE.test(tag));
+};
+/** @type {(text: unknown) => text is Text} */
+export const isWords = (text) => isText(text) || (isByLanguage(text) && Object.values(text).every((each) => isText(each) && each));
+/** @type {(labels: unknown, count: number) => labels is Fields["labels"]} */
+const areLabels = (labels, count) => {
+  /** @type {(list: unknown) => boolean} */
+  const fit = (list) => Array.isArray(list) && list.length === count && new Set(list).size === count && list.every((each) => isText(each) && each);
+  return (Array.isArray(labels) && labels.length === 0) || fit(labels) || (isByLanguage(labels) && Object.values(labels).every(fit));
+};
 /** @type {(x: unknown) => x is number} */
 const isReal = (x) => Number.isFinite(x);
 /** @type {(x: unknown) => x is number} */
@@ -73,19 +91,20 @@ function checked(raw) {
   check(Object.keys(raw).every((key) => key === "kind" || FIELDS.get(kind)?.includes(key)), "a field that is unknown");
   /** @type {Record<string, unknown>} */
   const given = { ...FEATURE_DEFAULTS, ...raw };
-  const { name, label, role, missing, unit, format, log, levels, step, encoding, values, low, high, mad, change, effort, override, points } = given;
-  check(isText(name) && name && isText(label) && isText(unit), `a name, label or unit that is no text or longer than ${LONGEST_TEXT} characters`);
+  const { name, label, group, labels, role, missing, unit, format, log, levels, step, encoding, values, low, high, mad, change, effort, override, points } = given;
+  check(isText(name) && name && isWords(label) && isWords(unit) && isWords(group), `a name, label, unit or group that is no text or longer than ${LONGEST_TEXT} characters`);
   check(isOneOf(role, ROLES) && isOneOf(missing, MISSING), "a role or missing that is unknown");
   check(isOneOf(encoding, ENCODINGS) && typeof log === "boolean", "an encoding or log that is unknown");
   check(isOneOf(change, CHANGES) && (kind !== "categorical" || change === "any" || change === "never"), "a change that is unknown, or a direction without an order");
   check(isReal(effort) && Number.isInteger(effort) && effort >= 1 && effort <= MOST_EFFORT && typeof override === "boolean", "an effort or override that is unknown");
   const rules = { change, effort, override };
-  const common = { kind, name, label, role, missing, encoding, unit, log, ...rules, format: "", low: NaN, high: NaN, points: [] };
+  const common = { kind, name, label, group, labels: [], role, missing, encoding, unit, log, ...rules, format: "", low: NaN, high: NaN, points: [] };
   if (kind === "boolean") return { ...common, values: [false, true], steps: 1 };
   if (kind !== "numeric") {
     check(Array.isArray(values) && values.length >= 1 && values.length <= MOST_LEVELS, `no values, or more than ${MOST_LEVELS}`);
     check(values.every(isCategory), `a value that is no finite number, and no text of up to ${LONGEST_TEXT} characters`);
-    return { ...common, values, steps: Math.max(1, values.length - 1) };
+    check(areLabels(labels, values.length), "labels that are not one for each value");
+    return { ...common, values, labels, steps: Math.max(1, values.length - 1) };
   }
   check(typeof format === "string" && FORMAT.test(format), "a format that is none");
   check(isReal(low) && isReal(high) && low < high, "a high that is not above low");
@@ -115,7 +134,7 @@ export class Feature {
     this.effort = fields.effort;
     this.override = fields.override;
     this.encoding = fields.encoding;
-    this.unit = fields.unit;
+    this.fields = fields;
     this.format = fields.format;
     this.log = fields.log;
     this.low = fields.low;
@@ -125,8 +144,20 @@ export class Feature {
     this.steps = fields.steps;
     check(this.steps >= 1 && this.steps <= MOST_LEVELS, `a feature of no levels, or of more than ${MOST_LEVELS}`);
     this.ordered = this.kind !== "categorical";
-    this.title = fields.label || this.name.replaceAll("_", " ");
     this.largest = this.steps + (this.missing === "level" ? 1 : 0);
+  }
+
+  // what the institution says, in the language that is spoken
+  get title() {
+    return textOf(this.fields.label, this.name.replaceAll("_", " "));
+  }
+
+  get unit() {
+    return textOf(this.fields.unit);
+  }
+
+  get group() {
+    return textOf(this.fields.group);
   }
 
   /** @param {Value | undefined} value */
@@ -175,10 +206,15 @@ export class Feature {
 
   /** @param {Value | undefined} value */
   show(value) {
-    if (value === null || value === undefined) return "not given";
-    if (this.kind === "boolean") return value ? "yes" : "no";
-    if (this.kind !== "numeric") return String(value);
-    const number = Number(value);
+    if (value === null || value === undefined) return WORDS.missing;
+    if (this.kind === "boolean") return value ? WORDS.yes : WORDS.no;
+    if (this.kind === "numeric") return `${this.figures(Number(value), SPOKEN)} ${this.unit}`.trim();
+    const { labels } = this.fields, said = Array.isArray(labels) ? labels : inSpoken(labels);
+    return said?.[this.values.findIndex((each) => each === value)] ?? String(value);
+  }
+
+  /** Write a number in a language, without its unit. @param {number} number @param {string} language */
+  figures(number, language) {
     const fixed = /\.(\d+)f$/.exec(this.format);
     const digits = fixed ? Number(fixed[1]) : this.places;
     const own = !fixed && Math.abs(Number(number.toFixed(digits)) - number) > 1e-9 * Math.max(1, Math.abs(number));
@@ -188,7 +224,7 @@ export class Feature {
     const options = !fixed && (own || this.log) ? short : { minimumFractionDigits: digits, maximumFractionDigits: digits };
     if (this.format && !this.format.includes(",")) options.useGrouping = false;
     options.roundingMode = "halfEven"; // as in Python
-    return `${new Intl.NumberFormat("en", options).format(number)} ${this.unit}`.trim();
+    return new Intl.NumberFormat(language, options).format(number);
   }
 }
 

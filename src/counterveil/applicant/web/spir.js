@@ -35,7 +35,7 @@ class Subsets {
       const query = noise.slice();
       if (n < this.parts) {
         const bit = position * this.parts + n;
-        query[bit >> 3] ^= 1 << (bit & 7);
+        query[Math.floor(bit / 8)] ^= 1 << bit % 8; // `>>` would cut a number of bits above 2^31
       }
       return query;
     });

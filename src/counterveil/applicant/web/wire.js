@@ -44,7 +44,7 @@ import { bitsOf } from "./field.js";
  * @typedef {object} Claims
  * @property {number} expires seconds since 1970
  * @property {string} service
- * @property {number[]} servers ascending
+ * @property {number[]} servers ascending; none: the first ones of the terms, as many as are needed
  * @property {string} reveal what may be revealed
  * @property {number} liars how many wrong answers the applicant can correct
  * @property {number} k
@@ -85,10 +85,12 @@ import { bitsOf } from "./field.js";
  * @property {TicketMode} tickets
  * @property {number} window open mode: seconds within which an applicant's ticket must expire
  * @property {number} robust the most wrong answers for which tickets are issued
+ * @property {number} [begins] seconds since 1970: of several terms, applicants take those that begin last
+ * @property {number} [ends] seconds since 1970
  * @property {string} [dealer] the dealing server's own public key; absent where there is none
  */
 
-/** @typedef {{ terms: string, addresses: string[], signature: string }} SignedTerms the terms as text, the address of each server, and the issuer's signature of both */
+/** @typedef {{ terms: string, addresses: string[], signature: string, names?: import("./strings.js").Text[] }} SignedTerms the terms as text, the address of each server, who runs it if that is said, and the issuer's signature of all */
 
 /**
  * What a server says of itself, with its own signature.
@@ -272,9 +274,9 @@ export function unpackVector(bytes, q, count) {
   const mask = (1n << BigInt(bits)) - 1n;
   const values = new Array(count);
   for (let i = 0, bit = 0; i < count; i++, bit += bits) {
-    const at = bit >> 3, shift = BigInt(bit & 7);
+    const at = Math.floor(bit / 8), shift = BigInt(bit % 8); // `>>` would cut a number of bits above 2^31
     let word = padded.getBigUint64(at, true) >> shift;
-    if (bits + (bit & 7) > 64) word |= padded.getBigUint64(at + 8, true) << (64n - shift);
+    if (bits + (bit % 8) > 64) word |= padded.getBigUint64(at + 8, true) << (64n - shift);
     values[i] = word & mask;
     if (values[i] >= q) throw new Malformed("a symbol of q or more");
   }
@@ -287,11 +289,11 @@ export function unpackVector(bytes, q, count) {
 
 const SERVICE = new RegExp(SERVICE_PATTERN);
 
-/** @param {unknown} servers */
-function checkedServers(servers) {
-  const whole = isList(servers) && servers.length >= 1 && servers.length <= MOST_SERVERS ? servers : [];
+/** @param {unknown} servers @param {number} fewest */
+function checkedServers(servers, fewest = 1) {
+  const whole = isList(servers) && servers.length >= fewest && servers.length <= MOST_SERVERS ? servers : [null];
   const numbers = whole.filter((n) => isNumber(n, 1, MOST_SERVERS));
-  if (!numbers.length || numbers.length < whole.length || !numbers.every((n, i) => i === 0 || n > numbers[i - 1])) throw new Malformed("servers");
+  if (numbers.length < whole.length || !numbers.every((n, i) => i === 0 || n > numbers[i - 1])) throw new Malformed("servers");
   return numbers;
 }
 
@@ -300,7 +302,7 @@ export const encodeRequest = ({ kind, server, terms, key, ticket, request, among
   pack([VERSION, kind, server, terms, key, ticket, request, among, secret, body]);
 
 /** @type {(length: number) => Bytes} */
-const binary = (length) => sized(length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4]]);
+const binary = (length) => sized(length, [[255, 0xc4, 1], [65535, 0xc5, 2], [2 ** 32 - 1, 0xc6, 4], [2 ** 53 - 1, 0xc1, 8]]);
 
 /**
  * Return the bytes of a request before a body of this length.
@@ -349,7 +351,7 @@ export function decodeTicket(textOfTicket) {
   const fine = version === VERSION && isBytes(id, ID_BYTES) && isNumber(expires, 0, Number.MAX_SAFE_INTEGER) && isNumber(liars, 0, MOST_ROBUST)
     && isNumber(k, 1, MOST_RECORDS) && typeof service === "string" && SERVICE.test(service) && typeof reveal === "string" && [...reveal].length <= LONGEST_REVEAL;
   if (!fine) throw new Malformed("not a ticket");
-  return { id, expires, service, servers: checkedServers(servers), reveal, liars, k, signed, signature, bytes };
+  return { id, expires, service, servers: checkedServers(servers, 0), reveal, liars, k, signed, signature, bytes };
 }
 
 /**

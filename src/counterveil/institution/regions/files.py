@@ -163,8 +163,8 @@ def xgboost_model(name: str, data: bytes, document: Any) -> ModelFile:
         raise NotOffered("model", got=f"the booster {booster['name']}", expected="gbtree or dart")
     if objective not in _LOGISTIC | _RAW:
         raise NotOffered("model", got=f"the objective {objective}", expected=", ".join(sorted(_LOGISTIC | _RAW)))
-    weights = booster.get("weight_drop")
     model = booster.get("gbtree", booster)["model"]
+    weights = booster.get("weight_drop") or model.get("weight_drop") or None  # newer files have them in the model
     best = learner.get("attributes", {}).get("best_iteration")
     if best is not None and len(model["iteration_indptr"]) - 1 > int(best) + 1:
         expected = f"booster[: {int(best) + 1}], saved alone"

@@ -56,6 +56,9 @@ class Regions:
     open_ended: tuple[tuple[bool, bool], ...] = ()  # of each feature, whether its end levels hold all beyond them
     sampled: int = 0  # 0: certified. Otherwise no certificate: only so many points of each box were tried
     bound: float = 0.0  # where boxes were sampled, the largest share of a box's points that may be rejected
+    epsilon: float | None = None  # None: not differentially private
+    delta: float = 0.0
+    spent: str = ""  # what each step took of the privacy budget, in words
 
     @property
     def certified(self) -> bool:

@@ -40,6 +40,7 @@ class Graph:
     ensemble: Ensemble
     link: Link
     weights: Floats | None  # of a linear model, which has no trees
+    classes: tuple[Any, Any]  # its labels; high scores mean the second
 
     @classmethod
     def read(cls, name: str, data: bytes) -> Graph:
@@ -63,7 +64,7 @@ class Graph:
         _keep_before(cut.graph, last, onnx)
         session = onnxruntime.InferenceSession(cut.SerializeToString(), providers=["CPUExecutionProvider"])
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in last.attribute}
-        trees = last.op_type == "TreeEnsembleClassifier"
+        classes, trees = _labels(attributes), last.op_type == "TreeEnsembleClassifier"
         if trees:
             ensemble, link = _trees(attributes)
             weights = None
@@ -79,11 +80,13 @@ class Graph:
             ensemble=ensemble,
             link=link,
             weights=weights,
+            classes=classes,
         )
 
-    def predict(self, frame: Any) -> Flags:
-        """Tell whom the model accepts, at its usual threshold."""
-        return self.scores(frame) > self.link.cut(None, 1)
+    def predict(self, frame: Any) -> Any:
+        """Return everybody's class, at the usual threshold; where classes are 0 and 1, whether it is 1."""
+        second = self.scores(frame) > self.link.cut(None, 1, bits=24)  # at 32 bits; of two equal shares, the first wins
+        return second if self.classes == (0, 1) else np.array(self.classes, dtype=object)[second.astype(int)]
 
     def scores(self, frame: Any) -> Floats:
         """Return the model's sum for every person of a frame."""
@@ -221,16 +224,18 @@ def _keep_before(graph: Any, last: Any, onnx: Any) -> None:
     graph.output.append(onnx.ValueInfoProto(name=source))
 
 
-def _check_labels(attributes: Mapping[str, Any]) -> None:
+def _labels(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the names of the two classes: whole numbers, or text."""
     names = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
-    labels = [label for name in names for label in attributes.get(name, ())]
-    if labels != [0, 1]:
-        raise NotOffered("model", got=f"the classes {labels}"[:60], expected="0 and 1")
+    found = [label for name in names for label in attributes.get(name, ())]
+    labels = [label.decode(errors="replace") if isinstance(label, bytes) else int(label) for label in found]
+    if len(labels) != 2 or labels[0] == labels[1]:
+        raise NotOffered("model", got=f"the classes {labels}"[:60], expected="two, accepted and rejected")
+    return labels[0], labels[1]
 
 
 def _trees(attributes: Mapping[str, Any]) -> tuple[Ensemble, Link]:
     """Read a classifier of two classes made of trees."""
-    _check_labels(attributes)
     if any(key.endswith("_as_tensor") for key in attributes):
         raise NotOffered("model", got="trees of 64-bit numbers", expected="32-bit ones")
     modes = {mode.decode() for mode in attributes["nodes_modes"]} - {"LEAF"}
@@ -287,7 +292,6 @@ def _onnx_trees(attributes: Mapping[str, Any], values: Mapping[tuple[int, int], 
 
 def _linear(attributes: Mapping[str, Any]) -> tuple[Floats, float, Link]:
     """Read a linear classifier of two classes, of which the first row of numbers is the second one turned round."""
-    _check_labels(attributes)
     rows = np.array(attributes["coefficients"], dtype=np.float64).reshape(2, -1)
     starts = np.array(attributes.get("intercepts", [0.0, 0.0]), dtype=np.float64)
     transform = attributes.get("post_transform", b"NONE").decode()

@@ -70,7 +70,7 @@ class Thresholded:
     def predict(self, frame: Any) -> Flags:
         """Tell whom the model accepts."""
         if hasattr(self.model, "link"):
-            sign = _file_sign(self.accepted)
+            sign = _file_sign(self.model, self.accepted)
             return np.asarray(sign * self.model.scores(frame) > self.model.link.cut(self.threshold, sign))
         _, sign, link = _reader(self.model, self.accepted)
         if link.kind == "identity":
@@ -93,7 +93,7 @@ def read_model(model: Any, table: Columns, schema: Schema, accepted: Any = None)
     if isinstance(model, Thresholded):
         model, threshold, accepted = model.model, model.threshold, model.accepted
     if hasattr(model, "link"):
-        return _of_file(model, schema, _file_sign(accepted), threshold)
+        return _of_file(model, schema, _file_sign(model, accepted), threshold)
     estimator, sign, link = _reader(model, accepted)
     kind = name_of(estimator)
     if model is estimator and kind in _BOOSTERS:
@@ -148,10 +148,18 @@ def _of_file(model: Any, schema: Schema, sign: int, threshold: float | None) -> 
     return _of_ensemble(model.ensemble, columns, decided, schema, sign, cut)
 
 
-def _file_sign(accepted: Any) -> int:
-    if accepted is not None and plain(accepted) not in (0, 1):
-        raise UnknownName("accepted", got=repr(accepted), expected="1 or 0, the classes of a model's file")
-    return 1 if accepted is None or plain(accepted) == 1 else -1
+def file_classes(model: Any) -> tuple[Any, Any]:
+    """Return the two classes of a model's file, of which high scores mean the second: 0 and 1 unless it names them."""
+    return getattr(model, "classes", (0, 1))
+
+
+def _file_sign(model: Any, accepted: Any) -> int:
+    classes = file_classes(model)
+    label = 1 if accepted is None else plain(accepted)
+    if label not in classes:
+        got = "no class that means accepted" if accepted is None else repr(accepted)
+        raise UnknownName("accepted", got=got, expected=f"{classes[1]!r} or {classes[0]!r}, the model's classes")
+    return 1 if label == classes[1] else -1
 
 
 def _reader(model: Any, accepted: Any) -> Reader:

@@ -16,6 +16,7 @@ from ...schema.schema import Schema
 from .choosing import ways_in
 from .finding import Regions, find_regions
 from .growth import spread
+from .private import find_private_regions
 from .trees import Boxes
 
 HELD_OUT = 0.3  # of all people
@@ -40,16 +41,17 @@ class Report:
 
     people: int
     lines: Mapping[str, Nearness]
+    privacy: str = ""  # of the regions: what was spent on which step
 
     def text(self) -> str:
-        """Return a line of text for rows and one for regions."""
+        """Return a line of text for rows and one for regions, and one for what privacy took."""
         said = [f"for {self.people} rejected people who were held out, fewest changes first:"]
         for name, near in self.lines.items():
             asks = f"{near.changes:.2f} changes (95 % at most {near.changes_95:.0f})"
             costs = f"cost {near.cost:.2f} (95 % at most {near.cost_95:.2f})"
             reached = "" if near.reached == 1 else f"; {100 * (1 - near.reached):.0f} % of them can get to none"
             said.append(f"  {near.found:,} {name}: {asks}, {costs}{reached}")
-        return "\n".join(said)
+        return "\n".join([*said, *([f"  {self.privacy}"] if self.privacy else [])])
 
 
 def nearness(schema: Schema, boxes: Boxes, people: Vector, *, fewest: bool = True) -> Nearness:
@@ -82,7 +84,7 @@ def held_out_report(
 ) -> tuple[Report, Regions]:
     """Find regions from a part of the people, and report how near they are to the rejected ones of the rest.
 
-    The options are those of `find_regions`.
+    The options are those of `find_regions`, or with an `epsilon` those of `find_private_regions`.
     """
     held = np.zeros(table.count, dtype=bool)
     held[spread(table.count, int(HELD_OUT * table.count))] = True
@@ -90,7 +92,10 @@ def held_out_report(
     if not len(rejected):
         raise EmptyDatabase("report", got="no rejected person among those held out", expected="one")
     rejected = rejected[spread(len(rejected), _PEOPLE)]
-    found = find_regions(model, table.rows(~held), schema, accepted[~held], codes[~held], **options)
+    find = find_private_regions if "epsilon" in options else find_regions
+    found = find(model, table.rows(~held), schema, accepted[~held], codes[~held], **options)
     rows = rows_as_boxes(schema, np.unique(codes[accepted & ~held], axis=0))
     lines = {"rows": nearness(schema, rows, rejected), "regions": nearness(schema, found.boxes, rejected)}
-    return Report(len(rejected), lines), found
+    private = found.epsilon is not None
+    said = f"epsilon = {found.epsilon:g}, delta = {found.delta:g}: {found.spent}" if private else ""
+    return Report(len(rejected), lines, said), found

@@ -48,7 +48,7 @@ def form_named(name: str) -> type[Form]:
     found = list(entry_points(group=PLUGINS, name=name))
     if not found:
         known = ", ".join(dict.fromkeys([*FORMS, *(point.name for point in entry_points(group=PLUGINS))]))
-        raise UnknownName("form", got=name, expected=f"one of {known}")
+        raise UnknownName("form", got=name, expected=f"one of {known}, or the package that brings it")
     if len(found) > 1:
         raise BrokenPlugin(f"form {name}", got="two packages that bring it", expected="one")
     what = f"form {name}, from {found[0].value}"

@@ -14,7 +14,7 @@ from ...algebra import checks
 from ...algebra.arrays import Vector
 from ...algebra.field import Residues
 from ...engine import Plan
-from ...errors import TableOverflow, WrongShape, WrongType
+from ...errors import NotOffered, TableOverflow, WrongShape, WrongType
 from ...schema.costs import PREFERENCES, Costs
 from ...schema.tariff import Tariff
 from .form import Example, Form, Question
@@ -91,6 +91,7 @@ class Table(Form):
         if question.x is not None:
             self.point(question)
         if question.costs is None:
+            self._check_own_distances()
             tables = self.distances(question)
         elif question.weights is not None or question.immutable is not None:
             raise WrongType("weights", got="weights or a set beside costs", expected="one or the other")
@@ -110,12 +111,20 @@ class Table(Form):
     def distances(self, question: Question) -> list[list[int]]:
         """Return the tables of a question without any: weighted squared distances; immutable features must not change.
 
-        Such a change costs 1 more than all weighted distances together can.
+        Such a change costs 1 more than all weighted distances together can. A form with another `question` has another
+        cost, so it needs another `distances` too.
         """
         weights, own = self.weights(replace(question, immutable=None)), self.point(question)
         too_dear = sum(w * R**2 for w, R in zip(weights, self.largest, strict=True)) + 1
         features = zip(weights, own, self.largest, self.immutable(question), strict=True)
         return [[too_dear * (v != x) if kept else w * (v - x) ** 2 for v in range(R + 1)] for w, x, R, kept in features]
+
+    def _check_own_distances(self) -> None:
+        """Refuse to count squared distances for a form that asks for another cost when it is deployed."""
+        kind = type(self)
+        if kind.question is not Table.question and kind.distances is Table.distances:
+            expected = f"tables of costs, since the form {self.name} has a question of its own and no distances"
+            raise NotOffered("costs", got="nothing", expected=expected)
 
     def _entries(self, j: int, entries: ArrayLike) -> list[int]:
         array = checks.integers(f"costs[{j}]", entries, (self.largest[j] + 1,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from ...algebra.arrays import Vector
 from ...algebra.field import Ring
 from ...crypto.randomness import Randomness
 from ...crypto.sharing import split_sum
-from ...engine import Rows
+from ...engine import Plan
 from ...errors import NotOffered, WrongShape
 from ..forms import Form, Question
 from ..reveals import Reveal, Sealed
@@ -58,7 +58,8 @@ class Additive(Protocol):
         secret = np.append(form.secret(ring, question), form.offset(question) % ring.q)
         return split_sum(ring, secret, draw)
 
-    def shares(self, setting: Setting, rows: Rows, query: Vector) -> Vector:
-        """Return a server's share of every row's cost."""
+    def plan(self, setting: Setting, query: Vector) -> Plan:
+        """Return the scan that gives a server's share of every row's cost."""
         ring = setting.field
-        return ring.add(rows.scan(setting.form.plan(ring, query[:-1])), int(query[-1]))
+        plan = setting.form.plan(ring, query[:-1])
+        return replace(plan, constant=(plan.constant + int(query[-1])) % ring.q)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,10 +131,13 @@ class Terms:
 
     def made(self, seat: int, public: Bytes, masks: Bytes, products: Bytes) -> Bytes:
         """Return a share of the products of factors."""
-        opened, own = self._words(public), self._words(masks)
+        return as_bytes(self.made_of(seat, *map(self._words, (public, masks, products))))
+
+    def made_of(self, seat: int, opened: Labels, own: Labels, products: Labels) -> Labels:
+        """Return a share of the products of factors, from words."""
         held: dict[Term, Labels] = {(): np.full_like(own[0], 0 if seat else ~np.uint64(0))}
         held |= {(n,): own[n] for n in range(len(own))}
-        held |= dict(zip(subsets(self.terms), self._words(products), strict=True))
+        held |= dict(zip(subsets(self.terms), products, strict=True))
 
         def expanded(masked: Term, rest: Term) -> Labels:
             """Return the share of the masks of some factors, times the rest of the factors."""
@@ -143,7 +146,7 @@ class Terms:
             alone: Labels = opened[rest[0]] & expanded(masked, rest[1:])
             return alone ^ expanded((*masked, rest[0]), rest[1:])
 
-        return as_bytes(np.stack([expanded((), term) for term in self.terms]))
+        return np.stack([expanded((), term) for term in self.terms])
 
     def _words(self, flat: Bytes) -> Labels:
         return flat.view("<u8").reshape(-1, *self.shape[1:])
@@ -202,8 +205,20 @@ def as_bytes(words: NDArray[Any]) -> Bytes:
     return np.ascontiguousarray(words, dtype="<u8").reshape(-1).view(np.uint8)
 
 
+class _Outline(Layout):
+    """A layout whose wires carry nothing. They have one more axis, of length 0, so they take no memory."""
+
+    def flags(self, values: Bits, pad: int) -> Labels:
+        """Return a wire of one bit for each row."""
+        return self.wires(1)
+
+    def wires(self, bits: int) -> Labels:
+        """Return wires for all rows."""
+        return np.zeros((bits, self.words, self.blocks, 0), dtype=np.uint64)
+
+
 class Planner:
-    """Gates that are only listed, batch by batch. Their wires carry nothing."""
+    """Gates that are only listed, batch by batch. Their wires carry nothing, and are those of an `_Outline`."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -218,31 +233,51 @@ class Planner:
 
     def both(self, a: Labels, b: Labels, step: int, first: int) -> Wires:
         """Add a batch of ANDs to the list."""
-        batch = Words(a.shape, b.shape)
+        batch = Words(a.shape[:-1], b.shape[:-1])
         self.batches.append(batch)
-        return np.zeros(batch.shape, dtype=a.dtype)
+        return np.zeros((*batch.shape, 0), dtype=a.dtype)
         yield
 
     def products(self, factors: Labels, terms: tuple[Term, ...]) -> Wires:
         """Add a batch of products of several factors to the list."""
-        self.batches.append(Terms(factors.shape, terms))
+        self.batches.append(Terms(factors.shape[:-1], terms))
         return np.zeros((len(terms), *factors.shape[1:]), dtype=factors.dtype)
         yield
 
     def outer(self, pairs: Sequence[tuple[Bits, Bits]]) -> Generator[Any, Any, list[Bits]]:
         """Add a batch of outer products to the list."""
         self.batches.append(Outers(tuple((len(left), len(right)) for left, right in pairs)))
-        return [np.zeros((len(left), len(right)), dtype=np.uint8) for left, right in pairs]
+        return [np.broadcast_to(np.uint8(0), (len(left), len(right))) for left, right in pairs]  # one byte in memory
         yield
 
 
+class Planned(NamedTuple):
+    """A batch of a question, and whether it is played within blocks, where the rows are."""
+
+    batch: Batch
+    within: bool
+
+
 @lru_cache(maxsize=16)
-def planned(rows: int, bits: int, k: int, profile: str = "balanced") -> tuple[Batch, ...]:
+def script(rows: int, bits: int, k: int, profile: str = "balanced") -> tuple[Planned, ...]:
     """Return the batches of a question, in order. They are public, and a dealer needs to know nothing else."""
-    planner, layout = Planner(), Layout.of(rows)
-    shares = np.zeros((bits, layout.words, layout.blocks), dtype=np.uint64)
-    done(packed.settled(planner, shares, shares, layout, k, profile))
-    return tuple(planner.batches)
+    planner, layout, met = Planner(), _Outline(*Layout.of(rows)), set[int]()
+    shares = layout.wires(bits)
+
+    def meet(winners: Labels) -> Wires:
+        first = len(planner.batches)
+        chosen = yield from packed.between(planner, winners, layout, profile)
+        met.update(range(first, len(planner.batches)))
+        out: Labels = layout.flags(chosen, 0)[0]
+        return out
+
+    done(packed.within(planner, shares, shares, layout, k, profile, meet, layout))
+    return tuple(Planned(batch, number not in met) for number, batch in enumerate(planner.batches))
+
+
+def planned(rows: int, bits: int, k: int, profile: str = "balanced") -> tuple[Batch, ...]:
+    """Return the batches of a question, in order."""
+    return tuple(each.batch for each in script(rows, bits, k, profile))
 
 
 def opened(batches: Sequence[Batch]) -> int:

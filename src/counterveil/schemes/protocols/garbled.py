@@ -94,7 +94,7 @@ class Garbled(Additive):
         query = yield Take("applicant", self.symbols(setting.form), setting.field)
         ring, common, count = setting.field, held.common((0, 1)), len(held.rows)
         order = common.order(count)
-        values = self.shares(setting, held.rows, query)[order]
+        values = held.rows.scan(self.plan(setting, query))[order]
         delta = _labels(common, "delta", 0, 0, 1)[0]
         delta[0] |= np.uint64(1)
         gates, winners = _Garbler(delta), []

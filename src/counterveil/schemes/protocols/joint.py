@@ -24,8 +24,9 @@ from ..fetch import BYTES
 from ..forms import Question
 from . import dealing
 from .additive import Additive
-from .dealing import Batch, Shares, Tape
-from .packed import PROFILES, Bits, Layout, settled
+from .dealing import Batch, Tape
+from .hosted import Head, Tournament
+from .packed import PROFILES, Bits, Layout
 from .protocol import Choose, Held, Outcome, Request, Setting, Size
 
 _ROLES: dict[str, Role] = {"applicant": "applicant", "server": "dealer"}
@@ -84,16 +85,22 @@ class Joint(Additive):
 
         The server sends nothing before its query and its tape have arrived.
         """
-        ring, count = setting.field, len(held.rows)
+        ring, count, k = setting.field, len(held.rows), held.k
         query = yield Take("applicant", self.symbols(setting.form), ring)
-        size = dealing.dealt(self._batches(setting, count, held.k), seeded=self.seeded)[seat]
+        size = dealing.dealt(self._batches(setting, count, k), seeded=self.seeded)[seat]
         tape = Tape(seat, (yield Take(self.dealt_by, size, BYTES)), seeded=self.seeded)
-        layout = Layout.of(count)
-        pad = 0 if seat else ring.q - 1
-        own = layout.sliced(layout.padded(self.shares(setting, held.rows, query), pad), ring.bits)
-        u, v = (np.zeros_like(own), own) if seat else (own, np.zeros_like(own))
-        chosen = yield from settled(Shares(seat, tape), u, v, layout, held.k, self.rounds)
-        return np.concatenate([_package(held, number, each) for number, each in enumerate(chosen)])
+        whole = Layout.of(count)
+        head = Head(seat, tape, dealing.script(count, ring.bits, k, self.rounds), whole, k, self.rounds)
+
+        def job(first: int, last: int) -> Tournament:
+            return Tournament(seat, ring.bits, whole.part(first, last), whole, k, self.rounds)
+
+        yield from held.rows.host(self.plan(setting, query), job, head.meet)
+        return np.concatenate([_package(held, number, each) for number, each in enumerate(head.found)])
+
+    def together(self, count: int) -> int:
+        """Return the rows of a block, which are packed into the same words."""
+        return Layout.of(count).block
 
     def read(self, setting: Setting, question: Question, queries: Vector, size: Size) -> Party[Outcome]:
         """Xor the answers of both servers."""

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from ...algebra.arrays import Bytes, Labels, Vector
 from ...algebra.compiled import where_it_pays
+from ...errors import WrongShape
 from . import circuit, rounds
-from .circuit import Compare, Node, Wires, height
+from .circuit import Compare, Match, Node, Wires, height
 
 LANE_BITS = 6
 LANES = 1 << LANE_BITS
@@ -31,6 +32,7 @@ _WORTHWHILE = 1 << 18  # rows; NumPy is faster for fewer, since compiling takes 
 
 LANE_OF = np.array([int(f"{run:0{LANE_BITS}b}"[::-1], 2) for run in range(LANES)])  # the lane of each run
 
+Meet = Callable[[Labels], Wires]  # a script: from the winners of blocks to the selection that they make
 Selections = Generator[Any, Any, list[Bytes]]  # a script that returns selections
 Bits = Bytes  # one bit in each byte
 
@@ -59,13 +61,33 @@ class Layout(NamedTuple):
         return cls(rows, -(-rows // (LANES * blocks)), blocks)
 
     @property
+    def block(self) -> int:
+        """How many places a block has."""
+        return LANES * self.words
+
+    @property
     def places(self) -> int:
         """How many places there are, for rows and pads together."""
-        return LANES * self.words * self.blocks
+        return self.block * self.blocks
+
+    @property
+    def height(self) -> int:
+        """How many bits a place has: of its word, of its run, and of its block."""
+        return height(self.words) + LANE_BITS + height(self.blocks)
+
+    def part(self, first: int, last: int) -> Layout:
+        """Return the layout of the rows from `first` to before `last` alone, which are whole blocks."""
+        if first % self.block or (last % self.block and last != self.rows):
+            raise WrongShape("rows", got=f"{first} to {last}", expected=f"whole blocks of {self.block}")
+        return Layout(last - first, self.words, -(-(last - first) // self.block))
 
     def padded(self, values: Vector, pad: int) -> Vector:
         """Append pads to the values of all rows."""
         return np.concatenate([values, np.full(self.places - self.rows, pad, dtype=values.dtype)])
+
+    def flags(self, values: Bits, pad: int) -> Labels:
+        """Return one bit for each row, and the same for all pads, packed into an array (1, words, blocks)."""
+        return self.sliced(self.padded(values.astype(np.int64), pad), 1)
 
     def sliced(self, values: Vector, bits: int) -> Labels:
         """Return the lowest bits of the values of all places, packed into an array (bits, words, blocks)."""
@@ -90,28 +112,60 @@ def _sliced(runs: Any, lane_of: Any, planes: Any) -> None:
                     planes[i, block, word] |= np.uint64(runs[block, run, word] >> i & 1) << np.uint64(lane)
 
 
-def settled(gates: Gates, u: Labels, v: Labels, layout: Layout, k: int, profile: str = "balanced") -> Selections:
-    """Return selections of the k nearest rows, the nearest first; u and v hold the bits of the shares of every cost.
+def within(
+    gates: Gates, u: Labels, v: Labels, layout: Layout, k: int, profile: str, meet: Meet, whole: Layout
+) -> Generator[Any, Any, None]:
+    """Play k tournaments within blocks; u and v hold the bits of the shares of the costs of these blocks' rows.
+
+    `meet` gets the winner of every block, an array (bits, 1, blocks) of costs and then places, and returns the
+    selection of the row that is the nearest of all (see `between`), as bits in words. `whole` is the layout of all
+    rows.
 
     For k > 1 every cost gets one more bit on top, which is 1 for a row that is out. The selection of each winner is
     xored into that bit before the next tournament. That takes no gate.
     """
     out = u[:0]
     if k > 1:
-        out = gates.public(layout.sliced(layout.padded(np.zeros(layout.rows, dtype=np.int64), 1), 1))
-    compare: Callable[[int], Compare] = _balanced if profile == "balanced" else lambda _: rounds.by_wide_tree
+        out = gates.public(layout.flags(np.broadcast_to(np.uint8(0), layout.rows), 1))
+    compare = _comparing(profile)
     if profile == "few" and layout.words > 1:
         cost, dearer = yield from rounds.add_and_compare(gates, u, v)
         compare = partial(_begun, dearer, k > 1)
     else:
         cost = yield from circuit.add(gates, u, v, 0)
-    cost, found = np.concatenate([cost, out]), list[Bits]()
-    for _ in range(k):
-        if found:
-            cost[-1] ^= layout.sliced(layout.padded(found[-1].astype(np.int64), 0), 1)[0]
-        place = yield from least(gates, cost, layout, compare)
-        found.append((yield from selection(gates, place, layout)))
+    cost = np.concatenate([cost, out])
+    for number in range(k):
+        node = yield from _first_stages(gates, cost, whole, compare)
+        chosen = yield from meet(np.concatenate(node))
+        if number + 1 < k:
+            cost[-1] ^= chosen
+
+
+def between(gates: Gates, winners: Labels, layout: Layout, profile: str) -> Generator[Any, Any, Bits]:
+    """Let the winners of all blocks meet; return 1 for the row that is the nearest, and 0 for every other row."""
+    places = layout.height - height(layout.blocks)
+    parts = winners[: len(winners) - places], winners[len(winners) - places :]
+    node = Node(*(part.swapaxes(1, 2) for part in parts))
+    count = 1 << layout.height
+    node = yield from circuit.rounds(gates, node, places, layout.height, 0, count, _comparing(profile))
+    return (yield from selection(gates, node.place[:, 0, 0] & np.uint64(1), layout))
+
+
+def settled(gates: Gates, u: Labels, v: Labels, layout: Layout, k: int, profile: str = "balanced") -> Selections:
+    """Return selections of the k nearest rows, the nearest first, where all rows are in one place."""
+    found = list[Bits]()
+
+    def meet(winners: Labels) -> Wires:
+        found.append((yield from between(gates, winners, layout, profile)))
+        out: Labels = layout.flags(found[-1], 0)[0]
+        return out
+
+    yield from within(gates, u, v, layout, k, profile, meet, layout)
     return found
+
+
+def _comparing(profile: str) -> Callable[[int], Compare]:
+    return _balanced if profile == "balanced" else lambda _: rounds.by_wide_tree
 
 
 def _balanced(level: int) -> Compare:
@@ -130,18 +184,18 @@ def _begun(dearer: Labels, topped: bool, level: int) -> Compare:
     return rounds.by_wide_tree if level else at_first
 
 
-def least(gates: Gates, cost: Labels, layout: Layout, compare: Callable[[int], Compare] = _balanced) -> Wires:
-    """Return the bits of the place of the least cost, the lowest first: of its word, then its run, then its block."""
-    low, high = height(layout.words), height(layout.words) + LANE_BITS
-    top = high + height(layout.blocks)
-    node = yield from circuit.rounds(gates, Node(cost, cost[:0]), 0, low, 0, 1 << top, compare)
-    for level in range(low, high):
+def _first_stages(gates: Gates, cost: Labels, whole: Layout, compare: Callable[[int], Compare]) -> Match:
+    """Play the tournament within blocks: words meet, then the halves of the last word. One row of each block is left.
+
+    The lowest bits of its place come first: those of its word, then those of its run.
+    """
+    low, count = height(whole.words), 1 << whole.height
+    node = yield from circuit.rounds(gates, Node(cost, cost[:0]), 0, low, 0, count, compare)
+    for level in range(low, low + LANE_BITS):
         half = np.uint64(LANES >> (level - low + 1))
         node = Node(*(np.concatenate([part, part >> half], axis=1) for part in node))
-        node = yield from circuit.rounds(gates, node, level, level + 1, 0, 1 << top, compare)
-    node = Node(*(part.swapaxes(1, 2) for part in node))
-    node = yield from circuit.rounds(gates, node, high, top, 0, 1 << top, compare)
-    return node.place[:, 0, 0] & np.uint64(1)
+        node = yield from circuit.rounds(gates, node, level, level + 1, 0, count, compare)
+    return node
 
 
 def selection(gates: Gates, place: Labels, layout: Layout) -> Generator[Any, Any, Bits]:

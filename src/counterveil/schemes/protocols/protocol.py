@@ -181,6 +181,10 @@ class Protocol(ABC):
         """Return how many positions there are to fetch a record from."""
         return count
 
+    def together(self, count: int) -> int:
+        """Return how many consecutive rows must be in one place: shards hold a multiple of it."""
+        return 1
+
     @abstractmethod
     def order(self, setting: Setting, count: int, common: CommonRandomness) -> Order | None:
         """Return which row stands at each position, -1 for none; None if all rows stand in their own order."""

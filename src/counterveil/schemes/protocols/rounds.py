@@ -7,9 +7,10 @@ time. `by_wide_tree` joins up to four, by products of up to four factors, each c
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import cache
+from functools import cache, reduce
 from itertools import count as numbers
 from itertools import pairwise
+from operator import xor
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,7 +59,7 @@ def by_wide_tree(gates: Gates, a: Labels, other: Labels, *_: int) -> Wires:
         join = _joined(len(ahead))
         factors = np.concatenate([equal, ahead[:1], ahead[1:] ^ ahead[:-1]])[list(join.factors)]
         made = yield from gates.products(factors, join.terms)
-        ahead = np.stack([ahead[top] ^ np.bitwise_xor.reduce(made[own], axis=0) for top, own, _ in join.runs])
+        ahead = np.stack([reduce(xor, made[own], ahead[top]) for top, own, _ in join.runs])
         equal = np.concatenate([equal, made])[[which for _, _, which in join.runs]]
     return ahead
 

@@ -14,13 +14,14 @@ each other), the request (0 is the question, 1..k are records) and the attempt. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from ...errors import Refused
+from ...errors import Refused, WrongType
 
 State = Literal["spent", "running", "held", "given up"]
 
+KEY_ID_BYTES = 16  # of the id of a common key
 MOST_SERVED = 64  # times that an identical request is answered
 MOST_ATTEMPTS = 16  # attempts at one request
 GRACE = 600  # seconds after a ticket's expiry; an attempt that began before may be completed and collected until then
@@ -81,12 +82,23 @@ class Decision(NamedTuple):
 
 
 class AnyLedger(Protocol):
-    """A ledger, wherever it is kept. `instance` names it: 16 bytes, drawn when it was made."""
+    """A ledger, wherever it is kept. `instance` names it: 16 bytes, drawn when it was made.
+
+    `at_once` says how many threads may write at a time and gain by it. If it is 1, many entries are best performed
+    together.
+    """
 
     instance: bytes
+    at_once: int
+
+    def admit(self, key_id: bytes, *, bound: bool = False) -> None:
+        """Take up one more common key, or refuse it: see `open_ledger`."""
 
     def perform(self, entry: Entry) -> Standing:
         """Enter a state if the table allows it, or refuse. The entry is durable on return, if this ledger can be."""
+
+    def perform_all(self, entries: Sequence[Entry]) -> list[Standing | Refused]:
+        """Perform entries one after the other; in place of one that is not allowed return the refusal."""
 
     def state(self, key: Key) -> State | None:
         """Return the state of a key, to tell it to the peer."""
@@ -149,7 +161,7 @@ def decide(rows: Mapping[Key, Row], entry: Entry, now: float) -> Decision:
         raise Refused("ticket_expired", "the ticket has expired")
     if entry.key.request and begins:
         _check_question(rows, entry)
-    if entry.key.run and entry.holder:
+    if entry.holder:
         _check_holder(rows, entry)
     step = TABLE[current.state if current else None, entry.state]
     if step in REFUSALS:
@@ -174,8 +186,11 @@ def _check_question(rows: Mapping[Key, Row], entry: Entry) -> None:
 
 
 def _check_holder(rows: Mapping[Key, Row], entry: Entry) -> None:
-    """Refuse anybody but the sender of the first attempt of a run; a peer, who speaks for no applicant, has no name."""
-    if any(row.holder not in (b"", entry.holder) for key, row in rows.items() if key.run == entry.key.run):
+    """Refuse all but the sender of the ticket's first request here; a peer, who speaks for no applicant, has no name.
+
+    A sender's name covers the terms and the common key of the request, so a server answers a ticket under one offer.
+    """
+    if any(row.holder not in (b"", entry.holder) for row in rows.values()):
         raise _refused("ticket_used")
 
 
@@ -217,9 +232,26 @@ def _refused(code: str) -> Refused:
     return Refused(code, REFUSALS[code])
 
 
+def one_by_one(perform: Callable[[Entry], Standing], entries: Sequence[Entry]) -> list[Standing | Refused]:
+    """Perform entries, each on its own; in place of one that is not allowed return the refusal."""
+    outcomes: list[Standing | Refused] = []
+    for entry in entries:
+        try:
+            outcomes.append(perform(entry))
+        except Refused as error:
+            outcomes.append(error)
+    return outcomes
+
+
 def unwritable() -> Refused:
     """Return the refusal for a ledger that cannot be written now."""
     return Refused("not_ready", "the ledger cannot be written")
+
+
+def check_key(key_id: bytes) -> None:
+    """Refuse what cannot be the id of a common key."""
+    if len(key_id) not in (0, KEY_ID_BYTES):
+        raise WrongType("key id", got=f"{len(key_id)} bytes", expected=f"{KEY_ID_BYTES}, or none")
 
 
 def check_clock(watermark: int, now: float) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from ...crypto.randomness import new_id
-from .contract import GRACE, PURGE_EVERY, Entry, Key, Row, Standing, State, check_clock, decide, unwritable
+from ...errors import Refused
+from .contract import GRACE, PURGE_EVERY, Entry, Key, Row, Standing, State, check_clock, decide, one_by_one, unwritable
 
 
 class MemoryLedger:
     """A ledger that threads may share. It is lost when the process ends, and with it which tickets were used."""
+
+    at_once = 1
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self.instance = new_id()
@@ -21,6 +24,9 @@ class MemoryLedger:
         self._watermark = self._questions = 0
         self._closed = False
         self.purge()
+
+    def admit(self, key_id: bytes, *, bound: bool = False) -> None:
+        """Take up any common key: this ledger begins empty, and ends with its process."""
 
     def perform(self, entry: Entry) -> Standing:
         """Enter a state if the table allows it, or refuse."""
@@ -34,6 +40,10 @@ class MemoryLedger:
             self._tickets[entry.key.ticket] = rows | {entry.key: row}
             self._questions += question
             return standing
+
+    def perform_all(self, entries: Sequence[Entry]) -> list[Standing | Refused]:
+        """Perform entries one after the other; in place of one that is not allowed return the refusal."""
+        return one_by_one(self.perform, entries)
 
     def state(self, key: Key) -> State | None:
         """Return the state of a key, to tell it to the peer."""

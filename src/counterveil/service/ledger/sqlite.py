@@ -2,18 +2,7 @@
 
 The ledger is part of the cryptography: two different questions with one ticket would share their pads. A used ticket
 is kept until it expires. After that the watermark keeps it refused for ever, whatever the clock says. See
-docs/ledger.md. The file has these tables:
-
-    about:  the format, the server's number, the ledger's instance id, the watermark, the number of questions, and the
-            number of writes. Every write changes it, so every write-ahead log has a copy of it
-    spent:  (SHA-256 of the ticket's id, request) -> SHA-256 of the request's bytes, expiry, how often served, who asked
-    attempts: all other entries: those of servers that talk to each other, one for each attempt
-    keys:   the ids of the common keys that the ledger was used with, and whether it refuses them, as a backup does
-    origin: the instance id once more. It never changes, so no log has a copy of it. SQLite would apply a log that
-            another ledger left here; then `about` and `origin` have different ids, and the file is refused
-
-Versions that knew no attempts wrote format 2. A file stays at format 2 until its first attempt is entered, so those
-versions can still open it. From then on it is format 3, and they refuse it: they would not know the attempts.
+docs/ledger.md. `statements` has the tables of the file.
 """
 
 from __future__ import annotations
@@ -24,63 +13,31 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from ...crypto.randomness import keystream, new_id, new_key
-from ...errors import InvalidLedger, Refused, WrongType
-from .contract import GRACE, PURGE_EVERY, Entry, Key, Row, Standing, State, check_clock, decide, unwritable
+from ...errors import InvalidLedger, Refused
+from .contract import GRACE, PURGE_EVERY, Entry, Key, Row, Standing, State, check_clock, check_key, decide, unwritable
 from .locks import AVAILABLE, Lock, place_of
-
-KEY_ID_BYTES = 16
+from .statements import ATTEMPT, COUNTS, CREATE, CREATE_ATTEMPTS, PURGE_ATTEMPTS, ROWS, SPEND
 
 _FORMAT, _WITH_ATTEMPTS = 2, 3
-_PATIENCE = 30.0  # seconds that one process waits for another's transaction
+PATIENCE = 30.0  # seconds that one process waits for another's transaction
 _LAST_WAIT = 2.0  # seconds that a process which closes the ledger waits for the others
 _PROBE = 1 << 16  # bytes that must still fit on the disk
 
-_CREATE = """
-CREATE TABLE about (
-    format INTEGER NOT NULL, server INTEGER NOT NULL, instance BLOB NOT NULL,
-    watermark INTEGER NOT NULL, questions INTEGER NOT NULL, writes INTEGER NOT NULL, in_use INTEGER NOT NULL
-);
-CREATE TABLE origin (instance BLOB NOT NULL);
-CREATE TABLE keys (id BLOB PRIMARY KEY, refused INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE spent (
-    ticket BLOB NOT NULL, request INTEGER NOT NULL, fingerprint BLOB NOT NULL, expires INTEGER NOT NULL,
-    served INTEGER NOT NULL, holder BLOB NOT NULL, PRIMARY KEY (ticket, request)
-) WITHOUT ROWID;
-CREATE INDEX spent_by_expiry ON spent (expires);
-"""
-_CREATE_ATTEMPTS = """
-CREATE TABLE IF NOT EXISTS attempts (
-    ticket BLOB NOT NULL, run TEXT NOT NULL, request INTEGER NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL,
-    proof BLOB NOT NULL, expires INTEGER NOT NULL, holder BLOB NOT NULL, reply BLOB NOT NULL, served INTEGER NOT NULL,
-    PRIMARY KEY (ticket, run, request, attempt)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS attempts_by_expiry ON attempts (expires);
-"""
-_ROWS = """
-SELECT '', request, 0, 'spent', fingerprint, expires, holder, x'', served FROM spent WHERE ticket = ?1
-UNION ALL
-SELECT run, request, attempt, state, proof, expires, holder, reply, served FROM attempts WHERE ticket = ?1
-"""
-_SPEND = "INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET served = excluded.served"
-_ATTEMPT = "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PURGE_ATTEMPTS = """
-DELETE FROM attempts WHERE expires <= (SELECT watermark FROM about)
-AND (state = 'spent' OR expires <= (SELECT watermark FROM about) - ?)
-"""
-_COUNTS = "SELECT 'spent', count(*) FROM spent UNION ALL SELECT state, count(*) FROM attempts GROUP BY state"
-_COPY = """
-INSERT INTO about SELECT format, server, ?1, watermark, questions, writes, 0 FROM source.about;
-INSERT INTO origin SELECT ?1;
-INSERT INTO keys SELECT id, 1 FROM source.keys;
-INSERT INTO spent SELECT * FROM source.spent
-"""
-_COPY_ATTEMPTS = ";INSERT INTO attempts SELECT * FROM source.attempts"
+
+@dataclass(eq=False)
+class _Job:
+    """An entry that a thread waits for, and what came of it once that is durable."""
+
+    entry: Entry
+    outcome: Standing | Refused | None = None
 
 
 class Ledger:
@@ -90,25 +47,27 @@ class Ledger:
     """
 
     instance: bytes
+    at_once = 1
 
     def __init__(
         self,
         path: str | Path,
         server: int,
         *,
-        key_id: bytes = b"",
+        key_id: bytes | None = b"",
         owner: bytes = b"",
         new: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the ledger of a server for the common key with this id; with `new`, make it.
+        """Open the ledger of a server for the common key with this id, or for none yet; with `new`, make it.
 
         `owner` is the server's own public key. A server has one ledger at a time, whatever the common key.
         """
-        if len(key_id) not in (0, KEY_ID_BYTES):
-            raise WrongType("key id", got=f"{len(key_id)} bytes", expected=f"{KEY_ID_BYTES}, or none")
+        check_key(key_id or b"")
+        self._server = server
         self.path = Path(os.path.realpath(path))  # SQLite names the log after the path, so a file must have one path
-        self._clock, self._lock = clock, threading.Lock()
+        self._clock, self._lock, self._turn = clock, threading.Lock(), threading.Lock()
+        self._waiting: deque[_Job] = deque()
         self._database: sqlite3.Connection | None = None
         self._locks: list[Lock] = []
         self._is_open = False  # until then `close` writes nothing to the file
@@ -119,12 +78,12 @@ class Ledger:
             self._open(server, key_id, owner, new)
         except (OSError, sqlite3.Error) as error:
             self.close()
-            raise _unusable(path, error) from None
+            raise unusable(path, error) from None
         except BaseException:
             self.close()
             raise
 
-    def _open(self, server: int, key_id: bytes, owner: bytes, new: bool) -> None:
+    def _open(self, server: int, key_id: bytes | None, owner: bytes, new: bool) -> None:
         if new:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -136,14 +95,15 @@ class Ledger:
                 self._locks.append(Lock(name, server, self.path, self._place))
         alone = bool(self._locks) and self._locks[0].alone  # no other process opens or closes it now
         log = self.path.with_name(f"{self.path.name}-wal").exists()
-        self._database = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        self._database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         self._run("PRAGMA journal_mode = WAL")
         self._run("PRAGMA synchronous = FULL")  # on disk when a transaction returns
         with self._transaction():
             if new:
                 self._create(server)
-            self._admit(server, key_id)
-            for statement in _CREATE_ATTEMPTS.split(";"):  # a file of format 2 may lack this table
+            self._admit(server)
+            self._take_up(key_id)
+            for statement in CREATE_ATTEMPTS.split(";"):  # a file of format 2 may lack this table
                 self._run(statement)
             for lock in self._locks:
                 lock.refuse_others(self.instance)
@@ -166,15 +126,15 @@ class Ledger:
             raise InvalidLedger(
                 str(self.path), got="a ledger there already", expected="none where a new one is asked for"
             )
-        for statement in _CREATE.split(";"):
+        for statement in CREATE.split(";"):
             self._run(statement)
         instance = new_id()
         self._run("INSERT INTO about VALUES (?, ?, ?, 0, 0, 0, 0)", _FORMAT, server, instance)
         self._run("INSERT INTO origin VALUES (?)", instance)
 
-    def _admit(self, server: int, key_id: bytes) -> None:
-        """Refuse a ledger of another format or server, one with another ledger's log, and a backup with an old key."""
-        _check_format(self.path, self._run("SELECT format FROM about"))
+    def _admit(self, server: int) -> None:
+        """Refuse a ledger of another format or server, and one with another ledger's log."""
+        check_format(self.path, self._run("SELECT format FROM about"))
         ((number, self.instance, origin),) = self._run(
             "SELECT server, about.instance, origin.instance FROM about, origin"
         )
@@ -188,6 +148,9 @@ class Ledger:
                 got="the write-ahead log of another ledger beside it",
                 expected="a backup restored where no -wal and -shm files are left: copy it again, without them",
             )
+
+    def _take_up(self, key_id: bytes | None) -> None:
+        """Refuse a backup with a common key that the ledger was used with before the backup."""
         if key_id:
             self._run("INSERT INTO keys VALUES (?, 0) ON CONFLICT DO NOTHING", key_id)
             if self._run("SELECT 1 FROM keys WHERE id = ? AND refused", key_id):
@@ -196,6 +159,20 @@ class Ledger:
                     got="a backup taken under this common key",
                     expected="a new common key: tickets used since the backup are not in it",
                 )
+
+    def admit(self, key_id: bytes, *, bound: bool = False) -> None:
+        """Take up one more common key, or refuse it. `bound` does not matter: a backup has another instance id."""
+        check_key(key_id)
+        try:
+            with self._transaction():
+                self._take_up(key_id)
+            if AVAILABLE:
+                lock = Lock(key_id, self._server, self.path, self._place)
+                self._locks.append(lock)
+                lock.refuse_others(self.instance)
+                lock.share(self.instance)
+        except (OSError, sqlite3.Error) as error:
+            raise unusable(self.path, error) from None
 
     def _run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         if self._database is None:
@@ -218,37 +195,69 @@ class Ledger:
 
     def perform(self, entry: Entry) -> Standing:
         """Enter a state, durably, if the table allows it, or refuse."""
+        (outcome,) = self.perform_all([entry])
+        if isinstance(outcome, Refused):
+            raise outcome
+        return outcome
+
+    def perform_all(self, entries: Sequence[Entry]) -> list[Standing | Refused]:
+        """Enter several states, one after the other, durably; in place of one that is not allowed return the refusal.
+
+        Entries that other threads bring while a transaction ends wait, and are then entered together, in one
+        transaction: the disk takes as long for many entries as for one.
+        """
+        own = [_Job(entry) for entry in entries]
+        self._waiting.extend(own)
         try:
             if self._clock() - self._purged > PURGE_EVERY:
                 self.purge()
-            with self._transaction():
-                return self._perform(entry)
+            with self._turn:
+                if any(job.outcome is None for job in own):  # else a thread that had the turn before entered them all
+                    others = [self._waiting.popleft() for _ in range(len(self._waiting))]
+                    jobs = {id(job): job for job in (*own, *others) if job.outcome is None}
+                    self._enter([*jobs.values()])
         except (OSError, sqlite3.Error):
-            raise unwritable() from None
+            for job in own:
+                job.outcome = unwritable()
+        except BaseException:
+            for job in own:
+                job.outcome = unwritable()  # so that nobody enters them later
+            raise
+        return [job.outcome or unwritable() for job in own]
 
-    def _perform(self, entry: Entry) -> Standing:
-        now, rows = max(self._watermark(), self._clock()), self._rows(entry.key.ticket)
-        row, question, standing = decide(rows, entry, now)
-        if row != rows.get(entry.key):
-            format_now = self._write(entry.key, row)
-            self._run(
-                "UPDATE about SET questions = questions + ?, writes = writes + 1, format = max(format, ?)",
-                int(question),
-                format_now,
-            )
-        return standing
+    def _enter(self, jobs: list[_Job]) -> None:
+        """Enter the entries in one transaction, one after the other. One that is refused changes nothing."""
+        outcomes: list[Standing | Refused] = []
+        with self._transaction():
+            now, questions, writes, newest = max(self._watermark(), self._clock()), 0, 0, 0
+            for job in jobs:
+                key, rows = job.entry.key, self._rows(job.entry.key.ticket)
+                try:
+                    row, question, standing = decide(rows, job.entry, now)
+                except Refused as error:
+                    outcomes.append(error)
+                    continue
+                if row != rows.get(key):
+                    newest = max(newest, self._write(key, row))
+                    questions, writes = questions + question, writes + 1
+                outcomes.append(standing)
+            if writes:
+                said = "UPDATE about SET questions = questions + ?, writes = writes + ?, format = max(format, ?)"
+                self._run(said, questions, writes, newest)
+        for job, outcome in zip(jobs, outcomes, strict=True):  # only now, since they are durable only now
+            job.outcome = outcome
 
     def _rows(self, ticket: bytes) -> dict[Key, Row]:
-        found = self._run(_ROWS, hashlib.sha256(ticket).digest())
+        found = self._run(ROWS, hashlib.sha256(ticket).digest())
         return {Key(ticket, _servers(run), request, attempt): Row(*row) for run, request, attempt, *row in found}
 
     def _write(self, key: Key, row: Row) -> int:
         """Write a row; return the format that the file must have to hold it."""
         ticket = hashlib.sha256(key.ticket).digest()
         if row.state == "spent" and not key.run and not key.attempt:
-            self._run(_SPEND, ticket, key.request, row.proof, row.expires, row.served, row.holder)
+            self._run(SPEND, ticket, key.request, row.proof, row.expires, row.served, row.holder)
             return _FORMAT
-        self._run(_ATTEMPT, ticket, ",".join(map(str, key.run)), key.request, key.attempt, *row)
+        self._run(ATTEMPT, ticket, ",".join(map(str, key.run)), key.request, key.attempt, *row)
         return _WITH_ATTEMPTS
 
     def state(self, key: Key) -> State | None:
@@ -273,12 +282,12 @@ class Ledger:
             self._purged = self._clock()
             self._run("UPDATE about SET watermark = max(watermark, ?)", int(self._purged))
             self._run("DELETE FROM spent WHERE expires <= (SELECT watermark FROM about)")
-            self._run(_PURGE_ATTEMPTS, GRACE)
+            self._run(PURGE_ATTEMPTS, GRACE)
 
     def counts(self) -> dict[State, int]:
         """Return how many entries are in each state, without waiting for a lock."""
         counts: dict[State, int] = dict.fromkeys(get_args(State), 0)
-        for state, count in self._read(_COUNTS):
+        for state, count in self._read(COUNTS):
             counts[state] += count
         return counts
 
@@ -328,52 +337,11 @@ class Ledger:
         with suppress(sqlite3.Error):
             self._run(f"PRAGMA busy_timeout = {int(1000 * _LAST_WAIT)}")
             self._run("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._run(f"PRAGMA busy_timeout = {int(1000 * _PATIENCE)}")
+            self._run(f"PRAGMA busy_timeout = {int(1000 * PATIENCE)}")
 
 
-def backup(path: str | Path, target: str | Path) -> int:
-    """Copy a ledger, even while it is in use, to a new file; return how many entries it has.
-
-    The copy has another instance id, and refuses every common key that the ledger knew, because tickets used after the
-    copy are missing from it. So it can be used only with a new common key.
-    """
-    path, target = Path(path), Path(target)
-    if not path.is_file():
-        raise InvalidLedger(str(path), got="no ledger", expected="one to back up")
-    try:
-        with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=f".{target.name}-") as folder:
-            made = Path(folder, "ledger")
-            os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            with closing(sqlite3.connect(made, timeout=_PATIENCE, isolation_level=None)) as database:
-                count = _copy(path, database)
-            os.link(made, target)  # atomic, and never replaces another file
-    except FileExistsError:
-        raise InvalidLedger(str(target), got="a file there already", expected="a new one") from None
-    except OSError as error:
-        raise InvalidLedger(str(target), got=error.strerror, expected="a file that can be written") from None
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from None
-    return count
-
-
-def _copy(path: Path, database: sqlite3.Connection) -> int:
-    """Fill a new ledger from another, in one transaction, so that the copy shows one moment."""
-    database.execute("PRAGMA synchronous = FULL")
-    database.execute("ATTACH ? AS source", (str(path),))
-    database.execute("BEGIN")
-    _check_format(path, database.execute("SELECT format FROM source.about").fetchall())
-    instance = new_id()
-    for statement in (_CREATE + _CREATE_ATTEMPTS).split(";"):
-        database.execute(statement)
-    has_attempts = database.execute("SELECT 1 FROM source.sqlite_master WHERE name = 'attempts'").fetchall()
-    for statement in (_COPY + _COPY_ATTEMPTS if has_attempts else _COPY).split(";"):
-        database.execute(statement, (instance,) if "?1" in statement else ())
-    counts = database.execute(_COUNTS).fetchall()
-    database.execute("COMMIT")
-    return sum(count for _, count in counts)
-
-
-def _check_format(path: Path, found: list[tuple[Any, ...]]) -> None:
+def check_format(path: Path, found: list[tuple[Any, ...]]) -> None:
+    """Refuse a file of a format that this version does not know."""
     if found in ([(_FORMAT,)], [(_WITH_ATTEMPTS,)]):
         return
     if found == [(1,)]:
@@ -391,7 +359,8 @@ def _servers(run: str) -> tuple[int, ...]:
     return tuple(map(int, filter(None, run.split(","))))
 
 
-def _unusable(path: str | Path, error: OSError | sqlite3.Error) -> InvalidLedger:
+def unusable(path: str | Path, error: OSError | sqlite3.Error) -> InvalidLedger:
+    """Return the error for a file that cannot be read or written."""
     said = getattr(error, "strerror", None) or str(error)
     return InvalidLedger(str(path), got=said, expected="a ledger that can be read and written")
 

@@ -15,11 +15,14 @@ from ...terms.wire import Bytes32, Id, Server
 
 MOST_DATA = 1 << 20  # bytes of data in one frame; who has more to say cuts it into several frames
 MOST_PEERS = 4096  # processes of other servers that one process is linked to
+MOST_TERMS = 256  # terms that one process needs tapes for
+TAG = 8  # bytes of a digest of terms that a tape's id carries
 LIMIT = MOST_DATA + 256  # bytes of a whole frame
 
 Data = Annotated[bytes, Meta(max_length=MOST_DATA)]
 Number = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Length = Annotated[int, Meta(ge=0, lt=1 << 40)]  # bytes of a tape
+Tag = Annotated[bytes, Meta(min_length=TAG, max_length=TAG)]
 State = Literal["unknown", "running", "held", "given up"]  # of an attempt, at the sender
 
 
@@ -104,7 +107,13 @@ class Peers(_Frame, frozen=True):
     boots: Annotated[tuple[Id, ...], Meta(max_length=MOST_PEERS)]
 
 
-Frame = Ready | Begin | Opening | Standing | Ping | Pong | Tape | Kept | Used | Peers
+class Wants(_Frame, frozen=True):
+    """The terms that the sender needs tapes for, by the first bytes of their digests; told to a dealer."""
+
+    terms: Annotated[tuple[Tag, ...], Meta(max_length=MOST_TERMS)]
+
+
+Frame = Ready | Begin | Opening | Standing | Ping | Pong | Tape | Kept | Used | Peers | Wants
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 

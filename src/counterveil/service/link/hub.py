@@ -6,6 +6,8 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from starlette.websockets import WebSocket
 
@@ -15,13 +17,16 @@ from ...errors import CounterveilError, Malformed, Refused
 from .channel import Channel, Gone
 from .frames import Frame
 from .handshake import Handshake, Party, Role, named
-from .sockets import OPENING, Accepted, Dialled, link_url
+from .siblings import HEADER, QUERY, Passed, Refusal, Siblings, carry
+from .sockets import OPENING, Accepted, Dialled, Missing, link_url
 
 log = logging.getLogger("counterveil")
 
 MOST_STRANGERS = 64  # accepted connections that have not finished their handshake
 MOST_CHANNELS = 256  # with one peer, all its processes together
 _SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two attempts to dial
+_LOOK = 2.0  # seconds between two looks for new processes behind an address
+_OTHERS = "others"  # names the task that looks for them
 
 
 class Links:
@@ -38,6 +43,7 @@ class Links:
     opened, lost : called when a channel opens, and once when it ends. All three are called in the event loop's thread.
     verify : which TLS certificates to trust, if not those that this machine trusts.
     insecure : allow plain http to other machines.
+    folder : that of this process's family, if several processes of this party share an address.
     """
 
     def __init__(
@@ -53,24 +59,34 @@ class Links:
         lost: Callable[[Channel], None],
         verify: ssl.SSLContext | None = None,
         insecure: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self.urls = [link_url(url, insecure=insecure) for url in urls]
         self.boot = new_id()
         self._party = Party(number, self.boot, own, service, pinned)
         self._heard, self._opened, self._lost, self._verify = heard, opened, lost, verify
         self._channels: list[Channel] = []
-        self._strangers: dict[Dialled | Accepted, None] = {}  # the one that came first stands first
-        self._dialling: list[asyncio.Task[None]] = []
-        self._closed = False
+        self._strangers: dict[Accepted | Passed, None] = {}  # the one that came first stands first
+        self._passing: set[Accepted] = set()  # connections to other processes of this party
+        self._dialling: dict[tuple[str, str], asyncio.Task[None]] = {}  # by address, and process behind it
+        self._siblings = None if folder is None else Siblings(folder, self.boot)
+        self._closed = asyncio.Event()
 
     def channels(self, number: int) -> list[Channel]:
         """Return the open channels with a party, the oldest first."""
         return [channel for channel in self._channels if channel.number == number and channel.alive]
 
     async def run(self) -> None:
-        """Dial all addresses, and dial again what fails or ends, until `close` is called."""
-        self._dialling = [asyncio.create_task(self._dial(url)) for url in self.urls]
-        await asyncio.gather(*self._dialling, return_exceptions=True)
+        """Dial all addresses, and dial again what fails or ends, until `close` is called.
+
+        Behind an address there may be several processes. A process can be reached before it dials, so of any two the
+        later one reaches the other at once. Who is never dialled, as a dealer, finds later processes by looking.
+        """
+        if self._siblings is not None:
+            await self._siblings.open(self._accept_passed)
+        for url in self.urls:
+            self._dial(url)
+        await self._closed.wait()
 
     async def accept(self, websocket: WebSocket) -> None:
         """Serve a connection that a peer, or a stranger, has opened.
@@ -78,11 +94,44 @@ class Links:
         For one stranger too many, the one that has been here longest goes. A peer is no stranger any more after two
         messages, and is never sent away after that.
         """
-        if self._closed:
+        wanted = websocket.query_params.get(QUERY, self.boot.hex())
+        names = self._siblings.names() if self._siblings is not None else []
+        other: Passed | None = None
+        try:
+            if self._closed.is_set() or wanted not in (*names, self.boot.hex()):
+                raise Gone("no such process")
+            if self._siblings is not None and wanted != self.boot.hex():
+                other = await self._siblings.reach(wanted)
+        except Gone:
             await websocket.close()
             return
-        await websocket.accept()
-        socket = Accepted(websocket)
+        await websocket.accept(headers=[(HEADER.encode(), ",".join(names).encode())] if names else None)
+        if other is None:
+            await self._accept(Accepted(websocket))
+        else:
+            await self._pass_on(Accepted(websocket), other)
+
+    async def _pass_on(self, socket: Accepted, other: Passed) -> None:
+        """Pass a connection on to another process of this party; that one counts it among its strangers."""
+        self._passing.add(socket)
+        try:
+            await carry(socket, other)
+        except Refusal as error:
+            await socket.refuse(str(error))
+        except CounterveilError as error:
+            log.debug("link ended", extra={"fields": {"why": str(error)}})
+        finally:
+            self._passing.discard(socket)
+            socket.abort()
+            other.abort()
+
+    async def _accept_passed(self, socket: Passed) -> None:
+        if self._closed.is_set():
+            socket.abort()
+        else:
+            await self._accept(socket)
+
+    async def _accept(self, socket: Accepted | Passed) -> None:
         self._strangers[socket] = None
         if len(self._strangers) > MOST_STRANGERS:
             oldest = next(iter(self._strangers))
@@ -100,27 +149,58 @@ class Links:
 
     async def close(self) -> None:
         """End all channels, and dial no more."""
-        self._closed = True
-        for task in self._dialling:
+        self._closed.set()
+        if self._siblings is not None:
+            self._siblings.close()
+        dialling = [*self._dialling.values()]
+        for task in dialling:
             task.cancel()
         for channel in self._channels:
             channel.close()
-        for stranger in self._strangers:
+        for stranger in (*self._strangers, *self._passing):
             stranger.abort()
-        await asyncio.gather(*self._dialling, return_exceptions=True)
+        await asyncio.gather(*dialling, return_exceptions=True)
 
-    async def _dial(self, url: str) -> None:
+    def _dial(self, url: str, process: str = "") -> None:
+        """Keep up a connection to an address; or to a certain process behind it, until that process is gone."""
+        if (url, process) not in self._dialling and not self._closed.is_set():
+            task = self._dialling[url, process] = asyncio.create_task(self._keep_dialling(url, process))
+            task.add_done_callback(lambda _: self._dialling.pop((url, process)))
+
+    def _reach(self, url: str, processes: list[str]) -> None:
+        """Dial all processes behind an address, and look from time to time whether there are others."""
+        for name in processes:
+            self._dial(url, name)
+        if processes and (url, _OTHERS) not in self._dialling and not self._closed.is_set():
+            task = self._dialling[url, _OTHERS] = asyncio.create_task(self._keep_looking(url))
+            task.add_done_callback(lambda _: self._dialling.pop((url, _OTHERS)))
+
+    async def _keep_looking(self, url: str) -> None:
+        while not self._closed.is_set():
+            await asyncio.sleep(_LOOK)
+            with suppress(CounterveilError):  # if nobody is there, another task says so
+                socket = await Dialled.open(url, self._verify)
+                socket.abort()
+                self._reach(url, socket.processes)
+
+    async def _keep_dialling(self, url: str, process: str) -> None:
         pause, told, loop = _SHORTEST, "", asyncio.get_running_loop()
-        while not self._closed:
+        while not self._closed.is_set():
+            if process and any(channel.alive and channel.boot.hex() == process for channel in self._channels):
+                await asyncio.sleep(_LONGEST)  # it is linked already, whoever dialled
+                continue
             why, opened = "the connection is closed", None
             try:
-                socket = await Dialled.open(url, self._verify)
+                socket = await Dialled.open(url, self._verify, process)
                 try:
                     channel = await self._meet(socket, "dialler")
                     opened = loop.time()
+                    self._reach(url, socket.processes)
                     await self._carry(channel)
                 finally:
                     socket.abort()
+            except Missing:
+                return
             except CounterveilError as error:
                 why = str(error)
             except Exception as error:  # whatever a library raises, this process goes on dialling
@@ -133,7 +213,7 @@ class Links:
             await asyncio.sleep(pause * (0.5 + new_id()[0] / 512))  # parties that lost each other do not dial in step
             pause = min(2 * pause, _LONGEST)
 
-    async def _meet(self, socket: Dialled | Accepted, role: Role) -> Channel:
+    async def _meet(self, socket: Dialled | Accepted | Passed, role: Role) -> Channel:
         """Shake hands within the deadline; tell the other side if it is refused."""
         try:
             async with asyncio.timeout(OPENING):
@@ -161,7 +241,7 @@ class Links:
             self._channels.remove(channel)
             self._lost(channel)
 
-    async def _shake_hands(self, socket: Dialled | Accepted, role: Role) -> Channel:
+    async def _shake_hands(self, socket: Dialled | Accepted | Passed, role: Role) -> Channel:
         """Exchange hellos and proofs. The listener says nothing before it has read a good hello.
 
         The dialler waits until the listener has accepted its proof. Otherwise it would take a channel for open that the

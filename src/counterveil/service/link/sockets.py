@@ -16,10 +16,12 @@ from ...terms.addresses import canonical, is_loopback
 from ...terms.wire import LINK_PATH
 from ..connections import HANG_UP, WIDEN
 from .channel import MOST_SEALED, Gone
+from .siblings import HEADER, QUERY, names_in
 
 OPENING = 5.0  # seconds for a connection to open, and as long for its handshake
 _AHEAD = 4  # messages that are read before they are taken
 _REFUSED = 1008  # the WebSocket code of an end by a rule; the reason says which
+_MISSING = 403  # the HTTP status for a connection to a process that is not there
 _REASON = 100  # characters; all reasons are ASCII
 
 
@@ -29,6 +31,10 @@ def link_url(given: str, *, insecure: bool = False) -> str:
     if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
         raise Malformed("link", got=f"plain http to another machine, {url}", expected="https")
     return f"ws{url.removeprefix('http')}{LINK_PATH}"
+
+
+class Missing(Gone):
+    """There is no such process behind this address, or no longer."""
 
 
 class _Straight(connect):
@@ -43,10 +49,14 @@ class Dialled:
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
+        answer = connection.response
+        self.processes = names_in(answer.headers.get(HEADER) if answer else None)  # those behind this address
 
     @classmethod
-    async def open(cls, url: str, verify: ssl.SSLContext | None) -> Dialled:
-        """Open a connection; raise `Gone` if that fails."""
+    async def open(cls, url: str, verify: ssl.SSLContext | None, process: str = "") -> Dialled:
+        """Open a connection, to a certain process if one is named; raise `Gone` if that fails."""
+        if process:
+            url = f"{url}?{QUERY}={process}"
         tls: dict[str, Any] = {"ssl": verify} if verify is not None and url.startswith("wss:") else {}
         try:
             made = await _Straight(
@@ -61,6 +71,8 @@ class Dialled:
                 user_agent_header=None,
                 **tls,
             )
+        except websockets.InvalidStatus as error:
+            raise (Missing if process and error.response.status_code == _MISSING else Gone)(_told(error)) from None
         except (OSError, websockets.WebSocketException, EOFError) as error:
             raise Gone(_told(error)) from None
         return cls(made)
