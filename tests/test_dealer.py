@@ -130,13 +130,16 @@ def recording(deployment: Dealt, **options: Any) -> Iterator[Recorder]:
         made.append(Recorder([deployment.issued], deployment.key(), **options))
         await made[0].links.run()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(deal()))
+    thread = threading.Thread(target=loop.run_forever)  # not until `deal` ends: `close` ends later
     thread.start()
+    dealing = asyncio.run_coroutine_threadsafe(deal(), loop)
     try:
         wait_until(lambda: bool(made))
         yield made[0]
     finally:
-        asyncio.run_coroutine_threadsafe(made[0].links.close(), loop).result()
+        asyncio.run_coroutine_threadsafe(made[0].links.close(), loop).result(LONG)
+        dealing.result(LONG)
+        loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
