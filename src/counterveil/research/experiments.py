@@ -368,8 +368,7 @@ def accuracy(
 def _wine_scheme(levels: int, d_min: int, d: int) -> Scheme:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        name = "baseline" if d_min == 1 else "mask"
-        return make_scheme(name, largest=levels, d=d, d_min=d_min)
+        return make_scheme("baseline" if d_min == 1 else "mask", largest=levels, d=d, d_min=d_min)
 
 
 def _round(scheme: Scheme, database: Floats, people: Floats, levels: int) -> float:
