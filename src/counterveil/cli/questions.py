@@ -43,9 +43,12 @@ class Budget:
         return called(self.made.scheme).removesuffix(f", {self.made.scheme.protocol.name}")
 
     def any_question(self, rows: int) -> float:
-        """Return the bits that one question of any kind can tell at most, with its records."""
-        scheme = self.made.scheme
-        return scheme.reveal.capacity(scheme.field, rows) + self.made.k * math.log2(rows)
+        """Return the bits that one question of any kind can tell at most, with its records.
+
+        A cheat gets a mixture of rows in place of a record, and may choose it by their place (docs/paper.md, 4 and 5).
+        """
+        scheme, place = self.made.scheme, max(6, math.ceil(math.log2(rows)))
+        return scheme.reveal.capacity(scheme.field, rows) + self.made.k * (math.log2(rows) + place)
 
     def any_questions(self, rows: int) -> float:
         """Return the bits that as many questions of any kind can tell at most."""
