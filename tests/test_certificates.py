@@ -348,6 +348,7 @@ def test_files_that_run_code_or_are_damaged_are_refused_in_one_line(tmp_path: Pa
     }
 
 
+@pytest.mark.filterwarnings("ignore:.*booster=gblinear")  # XGBoost will drop it, and may still be asked for it
 def test_what_cannot_be_certified_is_refused_by_name() -> None:
     frame, schema, verdict = _tabular(200)
     frame = frame.drop(columns="income").astype(float)

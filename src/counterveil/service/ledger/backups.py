@@ -14,8 +14,8 @@ from .sqlite import PATIENCE, check_format, unusable
 from .statements import COUNTS, CREATE, CREATE_ATTEMPTS
 
 _COPY = """
-INSERT INTO about SELECT format, server, ?1, watermark, questions, writes, 0 FROM source.about;
-INSERT INTO origin SELECT ?1;
+INSERT INTO about SELECT format, server, ?, watermark, questions, writes, 0 FROM source.about;
+INSERT INTO origin SELECT ?;
 INSERT INTO keys SELECT id, 1 FROM source.keys;
 INSERT INTO spent SELECT * FROM source.spent
 """
@@ -58,7 +58,7 @@ def _copy(path: Path, database: sqlite3.Connection) -> int:
         database.execute(statement)
     has_attempts = database.execute("SELECT 1 FROM source.sqlite_master WHERE name = 'attempts'").fetchall()
     for statement in (_COPY + _COPY_ATTEMPTS if has_attempts else _COPY).split(";"):
-        database.execute(statement, (instance,) if "?1" in statement else ())
+        database.execute(statement, (instance,) if "?" in statement else ())
     counts = database.execute(COUNTS).fetchall()
     database.execute("COMMIT")
     return sum(count for _, count in counts)

@@ -248,7 +248,8 @@ class Ledger:
             job.outcome = outcome
 
     def _rows(self, ticket: bytes) -> dict[Key, Row]:
-        found = self._run(ROWS, hashlib.sha256(ticket).digest())
+        digest = hashlib.sha256(ticket).digest()
+        found = self._run(ROWS, digest, digest)  # once for each table
         return {Key(ticket, _servers(run), request, attempt): Row(*row) for run, request, attempt, *row in found}
 
     def _write(self, key: Key, row: Row) -> int:

@@ -36,9 +36,9 @@ CREATE TABLE IF NOT EXISTS attempts (
 CREATE INDEX IF NOT EXISTS attempts_by_expiry ON attempts (expires);
 """
 ROWS = """
-SELECT '', request, 0, 'spent', fingerprint, expires, holder, x'', served FROM spent WHERE ticket = ?1
+SELECT '', request, 0, 'spent', fingerprint, expires, holder, x'', served FROM spent WHERE ticket = ?
 UNION ALL
-SELECT run, request, attempt, state, proof, expires, holder, reply, served FROM attempts WHERE ticket = ?1
+SELECT run, request, attempt, state, proof, expires, holder, reply, served FROM attempts WHERE ticket = ?
 """
 SPEND = "INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET served = excluded.served"
 ATTEMPT = "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
