@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -25,7 +25,7 @@ class Files:
 
     def rows(self, process: Process) -> Iterator[Rows]:
         """Check a server's ledger; yield its entries: ticket, request, attempt, state, proof, served."""
-        with sqlite3.connect(process.ledger) as database:
+        with closing(sqlite3.connect(process.ledger)) as database:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             yield database.execute(
                 "SELECT ticket, request, 0, 'spent', fingerprint, served FROM spent UNION ALL "

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ def resident(service: Service) -> int:
 
 def ledger_rows(path: Path) -> list[Any]:
     """Return what a ledger holds: hash of the ticket's id, request, fingerprint."""
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         return database.execute("SELECT ticket, request, fingerprint FROM spent").fetchall()
 
 

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -74,7 +74,7 @@ class Dealt:
         """Return how many attempts the ledgers know."""
         count = 0
         for server in self.servers:
-            with sqlite3.connect(server.ledger) as ledger:
+            with closing(sqlite3.connect(server.ledger)) as ledger:
                 count += ledger.execute("SELECT count(*) FROM attempts").fetchone()[0]
         return count
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def states(service: Service) -> list[dict[str, int]]:
     """Return how many attempts each server's ledger has, by state."""
     counts = []
     for process in service.processes:
-        with sqlite3.connect(process.ledger) as ledger:
+        with closing(sqlite3.connect(process.ledger)) as ledger:
             counts.append(dict(ledger.execute("SELECT state, count(*) FROM attempts GROUP BY state").fetchall()))
     return counts
 

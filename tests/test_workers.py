@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +197,7 @@ def test_killed_workers_cost_nobody_an_answer(service: Service) -> None:
             kill(process, "worker")
     assert failed == []
     wait_ready(process, WORKERS)
-    with sqlite3.connect(process.ledger) as database:
+    with closing(sqlite3.connect(process.ledger)) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
@@ -266,7 +266,7 @@ def test_after_sigterm_the_ledgers_file_alone_holds_everything(service: Service)
     assert process.stop() == 0
     assert not any(map(is_running, family))
     assert not process.ledger.with_name(f"{process.ledger.name}-wal").exists()
-    with sqlite3.connect(process.ledger) as database:
+    with closing(sqlite3.connect(process.ledger)) as database:
         assert database.execute("SELECT in_use FROM about").fetchall() == [(0,)]
     process.start()
     process.wait()
