@@ -5,20 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+from click.testing import CliRunner
 
-from counterveil import Client, Scheme, make_scheme
+from counterveil import Client, Numeric, Schema, Scheme, make_scheme
 from counterveil.algebra.field import Field
-from counterveil.crypto.keys import PRIVATE, Issuer
+from counterveil.cli import main
+from counterveil.crypto.keys import PRIVATE, Issuer, write_keys
 from counterveil.engine import Plan, as_rows, hold
 from counterveil.engine.shards import ShardedRecords, ShardedRows, Shards
-from counterveil.errors import CounterveilError, InvalidBundle, Refused
+from counterveil.errors import CounterveilError, InvalidBundle, InvalidData, OutOfRange, Refused
+from counterveil.institution import parallel, streaming
+from counterveil.institution.cluster import ray_crew, size_of
 from counterveil.institution.database import Database
 from counterveil.research.processes import BUNDLE, Serve, free_port, publish, running
 from counterveil.schemes.forms import FORMS
@@ -26,7 +34,7 @@ from counterveil.schemes.protocols import PROTOCOLS, Size, make_protocol
 from counterveil.schemes.reveals import REVEALS
 from counterveil.service.parts import Ways, parts_of
 from counterveil.terms.published import deployment_of
-from patience import wait_until
+from patience import LONG, wait_until
 from service import numbers_database
 from shard_load import FEW, MANY, RECORD, TOP, D, data, held_by, killed_under_load, processes, said, sharded
 
@@ -154,6 +162,108 @@ def test_a_server_with_shards_beside_a_server_without(cluster: str, tmp_path: Pa
         about: Any = ray.get(ray.get_actor(own.pop(), namespace="counterveil").about.remote())
         os.kill(about["process"], signal.SIGKILL)
         assert client.ask({"x0": 5, "x1": 1, "x2": 30}).feasible
+
+
+# --- builds ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def signatures() -> Iterator[list[int]]:
+    """Count what this process signs, and let it start no others."""
+    sign, counted = Issuer.sign, list[int]()
+
+    def counting(self: Issuer, *what: Any) -> bytes:
+        counted.append(1)
+        return sign(self, *what)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Issuer, "sign", counting)
+        patch.setattr(parallel, "ProcessPoolExecutor", None)
+        yield counted
+
+
+def test_a_build_in_the_cluster_writes_the_bytes_of_one_here(cluster: str, tmp_path: Path) -> None:
+    rng, folder, schema = np.random.default_rng(0), tmp_path / "in", tmp_path / "schema.toml"
+    folder.mkdir()
+    for n in range(3):
+        columns = {"a": rng.integers(0, 60, 6000), "b": rng.integers(0, 60, 6000), "ok": rng.random(6000) < 0.9}
+        pl.DataFrame(columns).write_parquet(folder / f"{n}.parquet")
+    Schema(features=tuple(Numeric(name=name, low=0, high=60, step=1) for name in "ab")).save(schema)
+    write_keys(tmp_path / "keys")
+    words = ["build", folder, "--schema", schema, "--accepted", "ok", "--key", tmp_path / "keys" / PRIVATE]
+    ways = {"here": ["--processes", "1"], "there": ["--engine", "ray", "--ray-address", cluster]}
+    signed = dict[str, int]()
+    for name, way in ways.items():
+        with signatures() as counted:
+            said = CliRunner().invoke(main, [*map(str, words), "-o", str(tmp_path / name), *way])
+        assert said.exit_code == 0, said.output
+        signed[name] = len(counted)
+    assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+    rows = Database.open(tmp_path / "here").rows
+    assert rows > 3000
+    assert signed["here"] - signed["there"] == rows  # the cluster signed all records
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "in", "keys", "schema.toml", "there"]
+
+
+def test_a_bundle_in_parts_that_the_cluster_builds_has_the_same_bytes(cluster: str, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"a": np.arange(9000) % 4321, "ok": [True] * 9000})
+    (tmp_path / "in").mkdir()
+    frame.write_parquet(tmp_path / "in" / "a.parquet", row_group_size=500)
+    schema, issuer = Schema(features=(Numeric(name="a", low=0, high=5000, step=1),)), Issuer()
+    for name, hired in (("here", {}), ("there", {"processes": 2, "hire": partial(ray_crew, cluster)})):
+        given: Any = {"accepted": "ok", "issuer": issuer, "part_rows": 700, "memory": 1 << 29} | hired
+        assert streaming.build(tmp_path / "in", schema, output=tmp_path / name, **given).parts == 7
+    assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+
+
+def test_a_crew_uses_all_machines_in_order_and_does_a_task_again_whose_process_is_lost(
+    cluster: str, tmp_path: Path
+) -> None:
+    def work(number: int) -> tuple[int, str]:
+        import ray
+
+        again = (tmp_path / f"{number}").exists()
+        (tmp_path / f"{number}").touch()
+        if number == 3 and not again:
+            os.kill(os.getpid(), signal.SIGKILL)
+        until = time.monotonic() + LONG
+        while number < 2 and not (tmp_path / f"{1 - number}").exists():  # the first two run at the same time
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        return number, ray.get_runtime_context().get_node_id()
+
+    assert size_of(cluster) == (2, 2)
+    with ray_crew(cluster, 2) as run:
+        found = list(run(work, range(8)))
+    assert [number for number, _ in found] == list(range(8))
+    assert found[0][1] != found[1][1]
+
+
+def test_errors_of_tasks_are_told_as_if_they_had_run_here(cluster: str, tmp_path: Path) -> None:
+    def work(number: int) -> bytes:
+        if number:
+            raise OutOfRange("age", got=130, expected="at most 120", row=7)
+        return (tmp_path / "nowhere").read_bytes()
+
+    with ray_crew(cluster, 2) as run:
+        with pytest.raises(OutOfRange, match=r"^age\[7\]: got 130, expected at most 120$"):
+            list(run(work, [1, 1, 1]))
+        with pytest.raises(InvalidData, match="nowhere: got no such file, expected files at the same path on all mach"):
+            list(run(work, [0]))
+
+
+def test_a_build_refuses_settings_that_contradict_each_other(tmp_path: Path) -> None:
+    for words, error in (
+        (["--engine", "ray", "--processes", "2"], "--engine ray: got --processes, expected all cores of the cluster"),
+        (["--ray-address", "a:1"], "--engine cpu: got --ray-address, expected it with --engine ray only"),
+    ):
+        Schema(features=(Numeric(name="a", low=0, high=60, step=1),)).save(tmp_path / "s")
+        common = ["build", tmp_path, "--schema", tmp_path / "s", "--accepted", "ok", "-o", tmp_path / "b"]
+        said = CliRunner().invoke(main, [*map(str, common), *words])
+        assert said.exit_code == 2
+        assert error in said.output
+    said = CliRunner().invoke(main, [*map(str, [*common[:1], tmp_path / "f.csv", *common[2:]]), "--engine", "ray"])
+    assert "--engine ray: got a file in memory, expected a folder of Parquet files, or --memory" in said.output
 
 
 # --- parts of a bundle ----------------------------------------------------------------------------------------------

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from counterveil.cli import main
 from counterveil.crypto.keys import Issuer
 from counterveil.errors import EmptyDatabase, InvalidBundle, NotOffered, OutOfRange, Suspicious, UnknownName, WrongType
 from counterveil.institution import bundle, streaming
-from counterveil.institution.parallel import crew
+from counterveil.institution.parallel import crew, in_order
 from counterveil.institution.signing import pieces, signed
 from counterveil.schema.parquet import sampled
 from counterveil.service.starting import read_holding
@@ -135,8 +139,10 @@ def test_records_can_be_signed_from_any_number_on() -> None:
     assert all(np.array_equal(ways[0], way) for way in ways)
 
 
-def test_a_model_decides_about_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame, asked = people(500), list[int]()
+def test_a_model_that_cannot_travel_is_asked_here_and_the_rest_of_the_work_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame, asked, shared = people(500), list[int](), list[str]()
 
     def model(rows: pl.DataFrame) -> list[bool]:
         asked.append(len(rows))
@@ -145,10 +151,20 @@ def test_a_model_decides_about_some_rows_at_a_time(tmp_path: Path, monkeypatch: 
     right = Database.build(frame, SCHEMA, model)
     smaller(monkeypatch, 60, 2)
     folder = folder_of(frame, tmp_path / "in", 2)
-    made = streaming.build(
-        folder, SCHEMA, model, output=tmp_path / "made", processes=2
-    )  # a function here cannot travel
+
+    def submit(work: Any, task: Any) -> Any:
+        shared.append(work.func.__name__)
+        pickle.dumps((work, task))  # it would be sent
+        return pool.submit(work, task)
+
+    @contextmanager
+    def hire(processes: int) -> Iterator[Any]:
+        yield in_order(submit, processes)
+
+    with ThreadPoolExecutor(1) as pool:
+        made = streaming.build(folder, SCHEMA, model, output=tmp_path / "made", processes=2, hire=hire)
     assert made.digest == right.digest
+    assert set(shared) == {"cuts_of", "merged", "written"}
     assert asked == [500, *[60, 60, 60, 60, 10] * 2]
 
 
