@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import pickle
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterveil import Boolean, Categorical, Database, Numeric, Ordinal, Schema
+from counterveil.algebra import maps
 from counterveil.cli import main
 from counterveil.crypto.keys import Issuer
 from counterveil.errors import EmptyDatabase, InvalidBundle, NotOffered, OutOfRange, Suspicious, UnknownName, WrongType
@@ -282,6 +284,36 @@ def test_a_server_refuses_a_damaged_part_and_names_it(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with pytest.raises(InvalidBundle, match="got part 5 of 5, rows 60 to 70, records: altered bytes"):
         read_holding(path, tmp_path / "terms", 1, own[0])
+
+
+def resident(path: Path) -> int:
+    """Return how many bytes of a file are mapped and in this process's memory."""
+    found = re.findall(rf" {re.escape(str(path))}\n(?:\w+: .*\n)*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text())
+    return 1024 * sum(map(int, found))
+
+
+def test_all_parts_are_checked_and_inspected_with_little_of_the_file_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, schema = tmp_path / "large", Schema(features=tuple(Boolean(name=f"x{j}") for j in range(100)))
+    rng, rows = np.random.default_rng(0), 300_000
+    Database(
+        schema=schema, record="row", min_cell=1, counts=bundle.Counts(rows, rows, 0, 0, rows), part_rows=100_000,
+        codes=rng.integers(0, 2, (rows, 100), dtype=np.uint8), served=rng.integers(0, 256, (rows, 200), dtype=np.uint8),
+    ).save(path)  # fmt: skip
+    assert path.stat().st_size > 90_000_000
+    held, let_go = list[int](), maps.let_go
+
+    def watching(array: Any) -> None:
+        held.append(resident(path))
+        let_go(array)
+
+    monkeypatch.setattr(maps, "let_go", watching)
+    monkeypatch.setattr("counterveil.cli.institution.cores", lambda: 1)  # each thread holds as much
+    said = run("inspect", path, "--verify")
+    assert "3, all checked" in said.output
+    assert len(held) == 3 * 3 * 2 + 5  # digests of codes and of records, codes by themselves; and their tallies
+    assert 10_000_000 < max(held) < 20_000_000  # 65,536 rows of records are 13 MB
 
 
 def run(*words: object) -> Any:

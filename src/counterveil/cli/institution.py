@@ -19,6 +19,7 @@ from ..algebra.compiled import cores
 from ..crypto.keys import Issuer, fingerprint
 from ..errors import EmptyDatabase, NotOffered, Suspicious, WrongType
 from ..institution import streaming
+from ..institution.bundle import tallies
 from ..institution.database import Database
 from ..institution.regions import Thresholded, file_classes, load_model
 from ..institution.verdicts import accepted_rows
@@ -366,7 +367,8 @@ def inspect(bundle: Path, verify: bool, as_json: bool) -> None:
         click.echo(f"{name:<27}{value}")
     Console().print(_described(database.schema))
     whole = verify or database.parts == 1  # a part is no sample: rows stand in the order of their codes
-    for j, f in enumerate(() if certificate or not whole else database.schema.features):
-        notice = crowded(f, database.codes[:, j])
+    features = () if certificate or not whole else database.schema.features
+    for f, people in zip(features, tallies(database.codes, [f.largest + 1 for f in features]), strict=True):
+        notice = crowded(f, people)
         if notice:
             warnings.warn(notice, Suspicious, stacklevel=1)

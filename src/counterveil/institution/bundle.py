@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..algebra.arrays import Bytes, Codes
+from ..algebra.arrays import Bytes, Codes, Vector
+from ..algebra.maps import chunks
 from ..crypto.keys import SIGNATURE_BYTES, Issuer
 from ..crypto.randomness import KEY_BYTES
 from ..errors import InvalidBundle, InvalidInput
@@ -37,7 +38,7 @@ from ..terms.parameters import Certificate
 
 _MAGIC = b"COUNTERVEIL BUNDLE 2\n"
 _ALIGN = 4096
-_CHUNK = 65_536  # rows hashed at a time
+_CHUNK = 65_536  # rows read at a time
 _PART = 1 << 20  # rows of a part at most; as many rows as this are not cut
 
 
@@ -245,7 +246,10 @@ def _parse(path: Path, data: Bytes) -> Bundle:
 
 
 def check(file: Bundle, part: int) -> None:
-    """Refuse a part of a bundle that is not what its manifest says; the error names the part."""
+    """Refuse a part of a bundle that is not what its manifest says; the error names the part.
+
+    However large the part is, memory holds little of it at a time.
+    """
     manifest, (start, end) = file.manifest, file.manifest.spans()[part]
     name = f"part {part + 1} of {len(manifest.spans()):,}, rows {start:,} to {end - 1:,}, " if manifest.parts else ""
     for what, array, right in zip(
@@ -254,7 +258,8 @@ def check(file: Bundle, part: int) -> None:
         if sha256(array[start:end]) != right:
             got = f"{name}{what}: altered bytes"
             raise InvalidBundle(str(file.path), got=got, expected="the SHA-256 in the manifest")
-    if (file.codes[start:end].max(axis=0) > Layout(file.schema, manifest.record).held).any():
+    held = Layout(file.schema, manifest.record).held
+    if any((chunk.max(axis=0) > held).any() for chunk in chunks(file.codes[start:end], _CHUNK)):
         got = f"{name}codes: a level beyond its feature's"
         raise InvalidBundle(str(file.path), got=got, expected="the levels of the schema")
 
@@ -320,11 +325,20 @@ def _little(array: Codes | Bytes) -> bytes:
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
+def tallies(codes: Codes, levels: Sequence[int]) -> list[Vector]:
+    """Return how many rows have each code, for every column; `levels` says how many codes each column may have."""
+    counts = [np.zeros(count, dtype=np.int64) for count in levels]
+    for chunk in chunks(codes, _CHUNK) if counts else ():
+        for found, column in zip(counts, chunk.T, strict=True):
+            found += np.bincount(column, minlength=len(found))
+    return counts
+
+
 def sha256(array: Codes | Bytes) -> str:
     """Return the SHA-256 of an array's bytes, in hexadecimal."""
     digest = hashlib.sha256()
-    for start in range(0, len(array), _CHUNK):
-        digest.update(_little(array[start : start + _CHUNK]))
+    for chunk in chunks(array, _CHUNK):
+        digest.update(_little(chunk))
     return digest.hexdigest()
 
 
