@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import pickle
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from counterveil.schema.parquet import sampled
 from counterveil.service.starting import read_holding
 from counterveil.terms.deployment import Deployment
 from counterveil.terms.published import make_terms, sign_terms, write_terms
+from mapped import resident
 
 SCHEMA = Schema(
     features=(
@@ -284,12 +284,6 @@ def test_a_server_refuses_a_damaged_part_and_names_it(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with pytest.raises(InvalidBundle, match="got part 5 of 5, rows 60 to 70, records: altered bytes"):
         read_holding(path, tmp_path / "terms", 1, own[0])
-
-
-def resident(path: Path) -> int:
-    """Return how many bytes of a file are mapped and in this process's memory."""
-    found = re.findall(rf" {re.escape(str(path))}\n(?:\w+: .*\n)*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text())
-    return 1024 * sum(map(int, found))
 
 
 def test_all_parts_are_checked_and_inspected_with_little_of_the_file_in_memory(

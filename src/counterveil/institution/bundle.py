@@ -103,10 +103,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the SHA-256 of the packages of every part; nothing if records are not signed."""
         return self.parts.packed if self.parts else (self.packed,) if self.packed else ()
 
+    @property
+    def part_rows(self) -> int:
+        """Rows of every part but the last, which may have fewer."""
+        return self.parts.rows if self.parts else self.counts.rows
+
     def spans(self) -> list[tuple[int, int]]:
         """Return where the rows of every part begin and end."""
-        rows = self.counts.rows
-        size = self.parts.rows if self.parts else rows
+        rows, size = self.counts.rows, self.part_rows
         return [(start, min(start + size, rows)) for start in range(0, rows, size)]
 
     def leaves(self) -> list[tuple[str, str]]:
@@ -250,18 +254,30 @@ def check(file: Bundle, part: int) -> None:
 
     However large the part is, memory holds little of it at a time.
     """
-    manifest, (start, end) = file.manifest, file.manifest.spans()[part]
-    name = f"part {part + 1} of {len(manifest.spans()):,}, rows {start:,} to {end - 1:,}, " if manifest.parts else ""
-    for what, array, right in zip(
-        ("codes", "records"), (file.codes, file.served), manifest.leaves()[part], strict=True
-    ):
-        if sha256(array[start:end]) != right:
-            got = f"{name}{what}: altered bytes"
-            raise InvalidBundle(str(file.path), got=got, expected="the SHA-256 in the manifest")
-    held = Layout(file.schema, manifest.record).held
-    if any((chunk.max(axis=0) > held).any() for chunk in chunks(file.codes[start:end], _CHUNK)):
-        got = f"{name}codes: a level beyond its feature's"
-        raise InvalidBundle(str(file.path), got=got, expected="the levels of the schema")
+    manifest, (start, end), place = file.manifest, file.manifest.spans()[part], str(file.path)
+    named = name_of(part, manifest.part_rows, manifest.counts.rows)
+    codes, served = f"{named}codes", f"{named}records"
+    check_bytes(place, codes, file.codes[start:end], manifest.leaves()[part][0])
+    check_bytes(place, served, file.served[start:end], manifest.leaves()[part][1])
+    check_levels(place, codes, file.codes[start:end], Layout(file.schema, manifest.record).held)
+
+
+def name_of(part: int, size: int, rows: int) -> str:
+    """Return how errors name a part, of so many rows of all, before they say which of its arrays is meant."""
+    last = min((part + 1) * size, rows) - 1
+    return f"part {part + 1} of {-(-rows // size):,}, rows {part * size:,} to {last:,}, " if size < rows else ""
+
+
+def check_bytes(place: str, name: str, array: Codes | Bytes, right: str) -> None:
+    """Refuse an array with another SHA-256."""
+    if sha256(array) != right:
+        raise InvalidBundle(place, got=f"{name}: altered bytes", expected="the SHA-256 in the manifest")
+
+
+def check_levels(place: str, name: str, codes: Codes, held: Sequence[int]) -> None:
+    """Refuse codes above the largest of their columns."""
+    if any((chunk.max(axis=0) > held).any() for chunk in chunks(codes, _CHUNK)):
+        raise InvalidBundle(place, got=f"{name}: a level beyond its feature's", expected="the levels of the schema")
 
 
 def _served(manifest: Manifest) -> _Array:
