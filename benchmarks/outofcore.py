@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("features", type=int, nargs="?", default=30)
     parser.add_argument("--memory", default="4GiB")
     parser.add_argument("--processes", default="2")
+    parser.add_argument("--ray", action="store_true", help="share the work in a Ray cluster on this machine instead")
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--folder", type=Path, help="use the Parquet files of this folder, or make them there")
     given = parser.parse_args()
@@ -102,7 +103,8 @@ def main() -> None:
         write_keys(work / "keys")
         signs = [] if given.unsigned else ["--key", str(work / "keys" / "issuer.key")]
         command = [str(Path(sys.executable).parent / "counterveil")]
-        options = ["--memory", given.memory, "--processes", given.processes, "--accepted", "ok", "--schema"]
+        shared = ["--engine", "ray"] if given.ray else ["--processes", given.processes]
+        options = ["--memory", given.memory, *shared, "--accepted", "ok", "--schema"]
         said = measured(
             [*command, "build", str(data), *options, str(work / "schema.toml"), *signs, "-o", str(work / "b")]
         )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +20,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterveil import Boolean, Categorical, Database, Numeric, Ordinal, Schema
+from counterveil.algebra import maps
 from counterveil.cli import main
 from counterveil.crypto.keys import Issuer
 from counterveil.errors import EmptyDatabase, InvalidBundle, NotOffered, OutOfRange, Suspicious, UnknownName, WrongType
 from counterveil.institution import bundle, streaming
-from counterveil.institution.parallel import crew
+from counterveil.institution.parallel import crew, in_order
 from counterveil.institution.signing import pieces, signed
 from counterveil.schema.parquet import sampled
 from counterveil.service.starting import read_holding
 from counterveil.terms.deployment import Deployment
 from counterveil.terms.published import make_terms, sign_terms, write_terms
+from mapped import resident
 
 SCHEMA = Schema(
     features=(
@@ -135,8 +141,10 @@ def test_records_can_be_signed_from_any_number_on() -> None:
     assert all(np.array_equal(ways[0], way) for way in ways)
 
 
-def test_a_model_decides_about_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame, asked = people(500), list[int]()
+def test_a_model_that_cannot_travel_is_asked_here_and_the_rest_of_the_work_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame, asked, shared = people(500), list[int](), list[str]()
 
     def model(rows: pl.DataFrame) -> list[bool]:
         asked.append(len(rows))
@@ -145,10 +153,20 @@ def test_a_model_decides_about_some_rows_at_a_time(tmp_path: Path, monkeypatch: 
     right = Database.build(frame, SCHEMA, model)
     smaller(monkeypatch, 60, 2)
     folder = folder_of(frame, tmp_path / "in", 2)
-    made = streaming.build(
-        folder, SCHEMA, model, output=tmp_path / "made", processes=2
-    )  # a function here cannot travel
+
+    def submit(work: Any, task: Any) -> Any:
+        shared.append(work.func.__name__)
+        pickle.dumps((work, task))  # it would be sent
+        return pool.submit(work, task)
+
+    @contextmanager
+    def hire(processes: int) -> Iterator[Any]:
+        yield in_order(submit, processes)
+
+    with ThreadPoolExecutor(1) as pool:
+        made = streaming.build(folder, SCHEMA, model, output=tmp_path / "made", processes=2, hire=hire)
     assert made.digest == right.digest
+    assert set(shared) == {"cuts_of", "merged", "written"}
     assert asked == [500, *[60, 60, 60, 60, 10] * 2]
 
 
@@ -266,6 +284,30 @@ def test_a_server_refuses_a_damaged_part_and_names_it(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with pytest.raises(InvalidBundle, match="got part 5 of 5, rows 60 to 70, records: altered bytes"):
         read_holding(path, tmp_path / "terms", 1, own[0])
+
+
+def test_all_parts_are_checked_and_inspected_with_little_of_the_file_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, schema = tmp_path / "large", Schema(features=tuple(Boolean(name=f"x{j}") for j in range(100)))
+    rng, rows = np.random.default_rng(0), 300_000
+    Database(
+        schema=schema, record="row", min_cell=1, counts=bundle.Counts(rows, rows, 0, 0, rows), part_rows=100_000,
+        codes=rng.integers(0, 2, (rows, 100), dtype=np.uint8), served=rng.integers(0, 256, (rows, 200), dtype=np.uint8),
+    ).save(path)  # fmt: skip
+    assert path.stat().st_size > 90_000_000
+    held, let_go = list[int](), maps.let_go
+
+    def watching(array: Any) -> None:
+        held.append(resident(path))
+        let_go(array)
+
+    monkeypatch.setattr(maps, "let_go", watching)
+    monkeypatch.setattr("counterveil.cli.institution.cores", lambda: 1)  # each thread holds as much
+    said = run("inspect", path, "--verify")
+    assert "3, all checked" in said.output
+    assert len(held) == 3 * 3 * 2 + 5  # digests of codes and of records, codes by themselves; and their tallies
+    assert 10_000_000 < max(held) < 20_000_000  # 65,536 rows of records are 13 MB
 
 
 def run(*words: object) -> Any:

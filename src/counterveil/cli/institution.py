@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,9 +15,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from ..algebra.compiled import cores
 from ..crypto.keys import Issuer, fingerprint
 from ..errors import EmptyDatabase, NotOffered, Suspicious, WrongType
 from ..institution import streaming
+from ..institution.bundle import tallies
 from ..institution.database import Database
 from ..institution.regions import Thresholded, file_classes, load_model
 from ..institution.verdicts import accepted_rows
@@ -29,6 +30,7 @@ from ..schema.parquet import parquet_files, sampled, stretches
 from ..schema.schema import Schema
 from ..terms.deployment import Deployment
 from .output import FORCE, JSON, SIZE, check_new, counted, print_json, rows_of
+from .sharing import ENGINE, RAY_ADDRESS, check_engine, shared
 
 _PATH = click.Path(path_type=Path)
 _TOGETHER = 100_000  # rows from which on several processes sign sooner than one, though they must start first
@@ -152,11 +154,14 @@ def _described(described: Schema) -> Grid:
     "--memory",
     type=SIZE,
     metavar="SIZE",
-    help="Read Parquet a stretch at a time, and hold no more than this in memory; of a folder by default 4GiB.",
+    help="Read Parquet a stretch at a time, and hold no more than this in memory; of a folder by default 4GiB. With "
+    "--engine ray: in all machines together; by default 4GiB in each.",
 )
 @click.option(
     "--processes", type=click.IntRange(1), help="How many processes share the work; by default one for each core."
 )
+@ENGINE
+@RAY_ADDRESS
 def build(
     frame: Path,
     schema_file: Path,
@@ -178,6 +183,8 @@ def build(
     key: Path | None,
     memory: int | None,
     processes: int | None,
+    engine: str,
+    ray_address: str | None,
 ) -> None:
     """Build a bundle from the accepted rows of FRAME, or from regions of a model.
 
@@ -187,12 +194,13 @@ def build(
     progress = Console().is_terminal and not as_json
     issuer = Issuer.load(key) if key else None
     schema = Schema.load(schema_file)
-    if (frame.is_dir() or memory is not None) and record == "region":
+    streams = frame.is_dir() or memory is not None
+    if streams and record == "region":
         expected = "rows or cells; regions need all people in memory: give one file, and no --memory"
         raise NotOffered("--record", got="regions of a folder, or with --memory", expected=expected)
+    check_engine(engine, streams, processes, ray_address)
     model, label, which = _decides(frame, schema, model_file, threshold, accepted, epsilon is not None)
-    shared = processes or _cores()
-    if frame.is_dir() or memory is not None:
+    if streams:
         with rows_of(frame):
             built = streaming.build(
                 frame,
@@ -204,9 +212,8 @@ def build(
                 record=record,
                 min_cell=min_cell,
                 clamp=clamp,
-                memory=memory or streaming.MEMORY,
-                processes=shared,
                 progress=progress,
+                **shared(engine, ray_address, memory, processes),
             )
     else:
         with rows_of(frame):
@@ -227,7 +234,7 @@ def build(
             )
         if issuer:
             alone = processes is None and built.rows < _TOGETHER
-            built = built.sign(issuer, processes=1 if alone else shared, progress=progress)
+            built = built.sign(issuer, processes=1 if alone else processes or cores(), progress=progress)
         built.save(output)
     if as_json:
         print_json({"bundle": str(output)} | _contents(built))
@@ -251,11 +258,6 @@ def build(
         click.echo(f"What they ask, {made.text()}")
         if private:
             click.echo("This report is about the people themselves, without noise: do not publish it.")
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _decides(
@@ -341,7 +343,7 @@ def inspect(bundle: Path, verify: bool, as_json: bool) -> None:
     Of a bundle in parts, which has more than a million rows, the manifest and the first part are checked.
     """
     database = Database.open(bundle, whole=False)
-    database.check(None if verify else [0], threads=_cores(), progress=Console().is_terminal and not as_json)
+    database.check(None if verify else [0], threads=cores(), progress=Console().is_terminal and not as_json)
     if as_json:
         measure, schema_ = Deployment.serving(database, linked=True).measure(), database.schema.to_builtins()
         print_json(_contents(database) | {"costs": measure, "schema": schema_})
@@ -365,7 +367,8 @@ def inspect(bundle: Path, verify: bool, as_json: bool) -> None:
         click.echo(f"{name:<27}{value}")
     Console().print(_described(database.schema))
     whole = verify or database.parts == 1  # a part is no sample: rows stand in the order of their codes
-    for j, f in enumerate(() if certificate or not whole else database.schema.features):
-        notice = crowded(f, database.codes[:, j])
+    features = () if certificate or not whole else database.schema.features
+    for f, people in zip(features, tallies(database.codes, [f.largest + 1 for f in features]), strict=True):
+        notice = crowded(f, people)
         if notice:
             warnings.warn(notice, Suspicious, stacklevel=1)

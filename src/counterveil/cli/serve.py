@@ -250,7 +250,7 @@ def serve(
         from ..service.metrics import Metrics
         from ..service.server import Server
         from ..service.spans import Trace, untraced
-        from ..service.starting import admit_keys, are_bound, read_keys
+        from ..service.starting import admit_keys, are_bound, lay_out_all, read_keys
         from ..service.together import Together
         from ..terms.agreement import age
     except ImportError as error:
@@ -273,7 +273,8 @@ def serve(
         raise WrongType("--shard-bundle", got="it with --epochs", expected="it with BUNDLE, or no such setting")
     if hosting.shards and workers and not ray_address:
         raise WrongType("--workers", got="no --ray-address", expected="a cluster that all workers share")
-    keys, held = read_keys(common_key, time.time()), _holdings(bundle, terms_file, epochs, server, own)
+    keys = read_keys(common_key, time.time())
+    held = _holdings(bundle, terms_file, epochs, server, own, whole=not hosting.shards)
     check_by_task(ctx, [holding.issued for holding in held])
     new_ledger = new_ledger and (place is None or place.place.first)
     # An address that is in use must not leave a ledger behind.
@@ -290,13 +291,13 @@ def serve(
     at_the_end(book.close)
     keep = family.made if place is None else place.keep
     each = threads or max(1, cores() // (workers or 1))
-    served = [holding.epoch(threads=each, worthwhile=engine.LASTING, keep=keep, hosting=hosting) for holding in held]
-    running = Server(server, served, keys=admitted, own=own, ledger=book)
+    laid = lay_out_all(held, threads=each, worthwhile=engine.LASTING, keep=keep, hosting=hosting)
+    running = Server(server, [epoch for _, epoch in laid], keys=admitted, own=own, ledger=book)
     if place is not None:
         running.offers.agreed = lambda: place.offered
     operator = None
     if operator_token:
-        newest, token = max(held, key=lambda holding: age(holding.issued)), read_token(operator_token)
+        newest, token = max((each for each, _ in laid), key=lambda each: age(each.issued)), read_token(operator_token)
         name = f"{newest.issued.digest.hex()}/bits"
         bits = float(keep(name, lambda: _bits(newest.database, newest.deployment)))
         operator = Operator(running, token, bits=bits, budget=budget, issued=issued, family=place)
@@ -351,16 +352,16 @@ def _hosting(
 
 
 def _holdings(
-    bundle: Path | None, terms: Path | None, epochs: Path | None, server: int, own: SigningKey
+    bundle: Path | None, terms: Path | None, epochs: Path | None, server: int, own: SigningKey, *, whole: bool
 ) -> list[Holding]:
-    """Read what the server holds: one bundle and its terms, or a folder of them."""
+    """Read what the server holds, one bundle and its terms or a folder of them: whole, unless shards check it."""
     from ..service.starting import read_holding, read_holdings
 
     if epochs is not None and bundle is None and terms is None:
-        return read_holdings(epochs, server, own, time.time())
+        return read_holdings(epochs, server, own, time.time(), whole=whole)
     if epochs is not None or bundle is None or terms is None:
         raise WrongType("what to serve", got="something else", expected="BUNDLE and --terms, or --epochs FOLDER")
-    return [read_holding(bundle, terms, server, own)]
+    return [read_holding(bundle, terms, server, own, whole=whole)]
 
 
 def _bits(database: Database, deployment: Deployment) -> np.float64:
@@ -372,6 +373,7 @@ def _bits(database: Database, deployment: Deployment) -> np.float64:
     reveal, count = deployment.scheme.reveal, len(database.codes)
     if count > _MOST_MEASURED:
         return np.float64(reveal.capacity(deployment.scheme.field, count))
+    database.check()  # where shards hold the rows, this process has read none of them
     generator = simulation(1)
     own = some_people(deployment, database.codes, 5, generator)
     cases = populations(clear_costs(deployment, database.codes, each) for each in own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algebra.arrays import Codes, Vector
+from ..algebra.maps import let_go
 
 ROWS = 128  # rows of a block: the registers hold a sum for each
 _SPLIT = 1 << 20  # bytes of blocks; with fewer, to wake a second thread takes longer than the scan
@@ -66,7 +66,7 @@ class Blocks:
         self.codes, self.threads = codes, threads
         self.shape: tuple[int, int] = codes.shape
         self.data = keep(partial(_in_blocks, codes))
-        _let_go(codes)
+        let_go(codes)  # the blocks are a copy
         self._turn, self._waiting = threading.Lock(), list[_Job]()
 
     def __len__(self) -> int:
@@ -115,12 +115,3 @@ class Blocks:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="scan")
-
-
-def _let_go(codes: Codes) -> None:
-    """If the codes are mapped from a file, let the system drop them from memory: the blocks are a copy."""
-    root: object = codes
-    while isinstance(root, np.ndarray):
-        root = root.base
-    if isinstance(root, mmap.mmap) and not codes.flags.writeable and hasattr(mmap, "MADV_DONTNEED"):
-        root.madvise(mmap.MADV_DONTNEED)  # they are read from the file again when needed

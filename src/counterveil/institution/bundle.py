@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..algebra.arrays import Bytes, Codes
+from ..algebra.arrays import Bytes, Codes, Vector
+from ..algebra.maps import chunks
 from ..crypto.keys import SIGNATURE_BYTES, Issuer
 from ..crypto.randomness import KEY_BYTES
 from ..errors import InvalidBundle, InvalidInput
@@ -37,7 +38,7 @@ from ..terms.parameters import Certificate
 
 _MAGIC = b"COUNTERVEIL BUNDLE 2\n"
 _ALIGN = 4096
-_CHUNK = 65_536  # rows hashed at a time
+_CHUNK = 65_536  # rows read at a time
 _PART = 1 << 20  # rows of a part at most; as many rows as this are not cut
 
 
@@ -102,10 +103,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the SHA-256 of the packages of every part; nothing if records are not signed."""
         return self.parts.packed if self.parts else (self.packed,) if self.packed else ()
 
+    @property
+    def part_rows(self) -> int:
+        """Rows of every part but the last, which may have fewer."""
+        return self.parts.rows if self.parts else self.counts.rows
+
     def spans(self) -> list[tuple[int, int]]:
         """Return where the rows of every part begin and end."""
-        rows = self.counts.rows
-        size = self.parts.rows if self.parts else rows
+        rows, size = self.counts.rows, self.part_rows
         return [(start, min(start + size, rows)) for start in range(0, rows, size)]
 
     def leaves(self) -> list[tuple[str, str]]:
@@ -245,18 +250,34 @@ def _parse(path: Path, data: Bytes) -> Bundle:
 
 
 def check(file: Bundle, part: int) -> None:
-    """Refuse a part of a bundle that is not what its manifest says; the error names the part."""
-    manifest, (start, end) = file.manifest, file.manifest.spans()[part]
-    name = f"part {part + 1} of {len(manifest.spans()):,}, rows {start:,} to {end - 1:,}, " if manifest.parts else ""
-    for what, array, right in zip(
-        ("codes", "records"), (file.codes, file.served), manifest.leaves()[part], strict=True
-    ):
-        if sha256(array[start:end]) != right:
-            got = f"{name}{what}: altered bytes"
-            raise InvalidBundle(str(file.path), got=got, expected="the SHA-256 in the manifest")
-    if (file.codes[start:end].max(axis=0) > Layout(file.schema, manifest.record).held).any():
-        got = f"{name}codes: a level beyond its feature's"
-        raise InvalidBundle(str(file.path), got=got, expected="the levels of the schema")
+    """Refuse a part of a bundle that is not what its manifest says; the error names the part.
+
+    However large the part is, memory holds little of it at a time.
+    """
+    manifest, (start, end), place = file.manifest, file.manifest.spans()[part], str(file.path)
+    named = name_of(part, manifest.part_rows, manifest.counts.rows)
+    codes, served = f"{named}codes", f"{named}records"
+    check_bytes(place, codes, file.codes[start:end], manifest.leaves()[part][0])
+    check_bytes(place, served, file.served[start:end], manifest.leaves()[part][1])
+    check_levels(place, codes, file.codes[start:end], Layout(file.schema, manifest.record).held)
+
+
+def name_of(part: int, size: int, rows: int) -> str:
+    """Return how errors name a part, of so many rows of all, before they say which of its arrays is meant."""
+    last = min((part + 1) * size, rows) - 1
+    return f"part {part + 1} of {-(-rows // size):,}, rows {part * size:,} to {last:,}, " if size < rows else ""
+
+
+def check_bytes(place: str, name: str, array: Codes | Bytes, right: str) -> None:
+    """Refuse an array with another SHA-256."""
+    if sha256(array) != right:
+        raise InvalidBundle(place, got=f"{name}: altered bytes", expected="the SHA-256 in the manifest")
+
+
+def check_levels(place: str, name: str, codes: Codes, held: Sequence[int]) -> None:
+    """Refuse codes above the largest of their columns."""
+    if any((chunk.max(axis=0) > held).any() for chunk in chunks(codes, _CHUNK)):
+        raise InvalidBundle(place, got=f"{name}: a level beyond its feature's", expected="the levels of the schema")
 
 
 def _served(manifest: Manifest) -> _Array:
@@ -320,11 +341,20 @@ def _little(array: Codes | Bytes) -> bytes:
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
+def tallies(codes: Codes, levels: Sequence[int]) -> list[Vector]:
+    """Return how many rows have each code, for every column; `levels` says how many codes each column may have."""
+    counts = [np.zeros(count, dtype=np.int64) for count in levels]
+    for chunk in chunks(codes, _CHUNK) if counts else ():
+        for found, column in zip(counts, chunk.T, strict=True):
+            found += np.bincount(column, minlength=len(found))
+    return counts
+
+
 def sha256(array: Codes | Bytes) -> str:
     """Return the SHA-256 of an array's bytes, in hexadecimal."""
     digest = hashlib.sha256()
-    for start in range(0, len(array), _CHUNK):
-        digest.update(_little(array[start : start + _CHUNK]))
+    for chunk in chunks(array, _CHUNK):
+        digest.update(_little(chunk))
     return digest.hexdigest()
 
 

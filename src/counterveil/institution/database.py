@@ -309,6 +309,11 @@ class Database:
         bundle.write(Path(path), manifest, self.codes, self.served)
 
     @property
+    def file(self) -> bundle.Bundle | None:
+        """The file that this was opened from, if it was."""
+        return self._file
+
+    @property
     def parts(self) -> int:
         """How many parts the bundle has. Each can be checked and laid out without the others."""
         return -(-self.rows // self._part)

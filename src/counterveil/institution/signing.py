@@ -3,7 +3,8 @@
 After every record comes the issuer's signature of (digest, record). Both are packaged together. The key of a package is
 at the package's number in one key stream, so every process can find the keys of its own records.
 
-Security: for the institution alone. The issuer's private key goes to the institution's own processes through a pipe.
+Security: for the institution alone. The issuer's private key goes to the institution's own processes through a pipe, or
+to its own cluster (`cluster`).
 """
 
 from __future__ import annotations

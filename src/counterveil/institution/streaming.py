@@ -7,7 +7,7 @@
 3. **Write.** Each part of the bundle gathers its codes and records from the runs by that list, and has its digests.
 4. **Sign.** When the digest of all parts is known, every record is signed and packaged.
 
-The tasks of each step are in `runs`. Several processes share them.
+The tasks of each step are in `runs`. Several processes share them, or the machines of a cluster.
 
 Security: secret to the institution. Runs are written beside the bundle, readable by their owner alone, and removed.
 """
@@ -18,9 +18,9 @@ import hashlib
 import pickle
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from ..schema.schema import Schema
 from . import bundle
 from .database import Database
 from .ordering import Keys, prefixes
-from .parallel import Crew, crew, watched
+from .parallel import Crew, crew, here, watched
 from .runs import KEPT, Part, Work, cuts_of, merged, read_run, written
 from .signing import AT_ONCE, signed
 from .verdicts import warn_of
@@ -62,6 +62,7 @@ def build(
     memory: int = MEMORY,
     processes: int = 1,
     part_rows: int = 0,
+    hire: Callable[[int], AbstractContextManager[Crew]] = crew,
     progress: bool = False,
 ) -> Database:
     """Build a bundle from a folder of Parquet files, or one, within some memory; return it, opened and not yet checked.
@@ -75,6 +76,8 @@ def build(
     memory : bytes that all processes together may hold.
     processes : how many share the work. The file is the same however many there are.
     part_rows : rows of a part, if not as many as usual.
+    hire : gives a crew of so many processes; `cluster.ray_crew` gives one in a Ray cluster. A model that cannot be sent
+        to another process is asked in this one.
     """
     if record not in ("row", "cell"):
         if record == "region":
@@ -86,11 +89,11 @@ def build(
     checks.integer("processes", processes, 1)
     if min_cell > 1 and record != "cell":
         raise WrongType("record", got="rows with min_cell", expected='record="cell", since a row is one person\'s')
-    output, files = Path(output), parquet_files(path)
+    output, path = Path(output), Path(path).absolute()  # for processes that run elsewhere
+    files = parquet_files(path)
     with bundle.replacing(output) as temporary, _scratch(output) as folder:
         work = Work(schema, record, min_cell, clamp, model, accepted, folder)
-        processes = processes if _travels(work) else 1
-        with crew(processes) as run:
+        with hire(processes) as run:
             builder = _Builder(work, run, memory // processes - _OWN, progress)
             counts = builder.order(files)
             builder.write(counts, temporary, part_rows or bundle.usual_part(counts.rows), issuer)
@@ -98,7 +101,7 @@ def build(
 
 
 def _travels(work: Work) -> bool:
-    """Say whether tasks can be sent to another process; a model of one's own may not."""
+    """Say whether work can be sent to another process; a model of one's own, or an ONNX file's, may not."""
     try:
         pickle.dumps(work)
     except Exception:  # whatever a model raises
@@ -135,7 +138,11 @@ class _Builder:
             raise EmptyDatabase("frame", got="no rows", expected="at least one")
         each = min(_MOST, max(4096, self.memory // (64 * len(work.columns) + 2 * work.width + 512)))
         tasks = list(enumerate(stretches(files, each)))
-        runs = list(watched(self.crew(partial(read_run, work), tasks), "reading", len(tasks), self.progress))
+        reading = self.crew if _travels(work) else here
+        runs = list(watched(reading(partial(read_run, work), tasks), "reading", len(tasks), self.progress))
+        self.work = work = replace(
+            work, model=None, accepted=None
+        )  # nobody needs these any more, and they may be large
         people = sum(run.accepted for run in runs)
         if not people:
             raise EmptyDatabase("accepted", got=f"none of {seen} rows", expected="at least one")

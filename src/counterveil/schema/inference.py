@@ -78,7 +78,7 @@ def guess(table: Columns, options: Options) -> Guess:
         if isinstance(found, Numeric):
             numbers = np.array([float(v) for v in values])
             codes = found.codes(numbers[np.isfinite(numbers)])
-            notice = crowded(found, codes)
+            notice = crowded(found, np.bincount(codes))
             together = numbers[np.isfinite(numbers)][codes == np.bincount(codes).argmax()]
             made.notices += [notice] if notice and (together != together[0]).any() else []
     for verdict in options.exclude:
@@ -234,11 +234,14 @@ def _quantiles(numbers: NDArray[np.float64], low: float, high: float, levels: in
     return (low, *sorted(q for q in inner if low < q < high), high)
 
 
-def crowded(feature: Feature, codes: NDArray[Any]) -> str:
-    """Say whether nearly all rows, of enough rows, fall into one level, and what can be done; else say nothing."""
-    if len(codes) < _SURE or feature.steps < 2 or not isinstance(feature, Numeric):
+def crowded(feature: Feature, counts: NDArray[Any]) -> str:
+    """Say whether nearly all rows, of enough rows, fall into one level, and what can be done; else say nothing.
+
+    `counts` says how many rows have each level.
+    """
+    if counts.sum() < _SURE or feature.steps < 2 or not isinstance(feature, Numeric):
         return ""
-    share = float(np.bincount(codes).max() / len(codes))
+    share = float(counts.max() / counts.sum())
     if share < _CROWDED:
         return ""
     return (

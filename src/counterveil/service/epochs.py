@@ -84,9 +84,9 @@ def make_epoch(
     Codes of fewer bytes than `worthwhile` stay as they are. `keep` says where arrays are kept that are not mapped from
     the bundle's file, as the records are.
     """
-    database.check(threads=threads)
     if hosting.shards:
         return _sharded(database, issued, deployment, threads, worthwhile, hosting)
+    database.check(threads=threads)
     scanner = engine.named(hosting.engine)
     name, codes = issued.digest.hex(), deployment.rows(database.codes)
     if not np.may_share_memory(codes, database.codes):
@@ -98,7 +98,7 @@ def make_epoch(
 def _sharded(
     database: Database, issued: SignedTerms, deployment: Deployment, threads: int, worthwhile: int, hosting: Hosting
 ) -> Epoch:
-    """Let shards open the database. Heads with the same terms and settings share them."""
+    """Let shards open the database, and check it. Heads with the same terms and settings share them."""
     shards.connect(hosting.address)
     ways = Ways(hosting.engine, threads, worthwhile)
     cuts, sources = parts_of(database, issued, deployment, ways, count=hosting.shards, place=hosting.place)

@@ -1,14 +1,15 @@
-"""Open a part of a bundle, in the process and on the machine that will scan it, and check every byte of it.
+"""Open some rows of a bundle, in the process and on the machine that will scan them, and check every byte of them.
 
-The part is mapped from a file, or fetched from an object storage by its address, as a range of bytes.
+Rows are mapped from a file, or fetched from an object storage by its address, as ranges of bytes. A bundle has digests
+of its parts. So a shard reads every part whole in which some of its rows lie, and the head reads only the manifest.
 
 Security: secret to the institution and its servers.
 """
 
 from __future__ import annotations
 
-import hashlib
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,43 +23,67 @@ from .. import engine
 from ..engine import WORTHWHILE, Records, Rows
 from ..engine.shards import bounds
 from ..errors import InvalidBundle
+from ..institution import bundle
+from ..institution.bundle import Bundle
 from ..institution.database import Database
 from ..terms import wire
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of
 from ..terms.wire import SignedTerms
 
-_CHUNK = 1 << 24  # bytes hashed at a time
 _TIMEOUT = 60.0  # seconds without a byte from an object storage
 
 
 @dataclass(frozen=True)
 class Span:
-    """Rows of an array in a bundle: where they begin in the file, and what they must be."""
+    """Rows of an array in a bundle, and what the parts of the bundle in which they lie must be."""
 
-    begin: int
-    shape: tuple[int, int]
+    what: str  # codes or records
+    begin: int  # where the array begins in the file
+    shape: tuple[int, int]  # of the array
     dtype: str
-    sha256: str
+    size: int  # rows of a part
+    first: int
+    end: int
+    digests: bytes  # the SHA-256 of each of these parts
 
     def open(self, place: str) -> NDArray[Any]:
-        """Return the rows, mapped from a file or fetched from an address; refuse other bytes than these."""
-        rows = self._fetch(place) if _is_address(place) else self._map(place)
-        if _sha256(rows) != self.sha256:
-            raise InvalidBundle(place, got="other bytes", expected="the rows of the bundle that the head has")
-        return rows
+        """Return the rows, mapped from a file or fetched from an address; refuse parts with other bytes."""
+        return self._fetch_all(place) if _is_address(place) else self._map(place)
+
+    def _parts(self) -> Iterator[tuple[int, int]]:
+        """Return where the parts begin and end in which the rows lie."""
+        for start in range(self.first - self.first % self.size, self.end, self.size):
+            yield start, min(start + self.size, self.shape[0])
+
+    def _check(self, place: str, start: int, part: NDArray[Any]) -> None:
+        number, before = start // self.size, 32 * (start // self.size - self.first // self.size)
+        name = f"{bundle.name_of(number, self.size, self.shape[0])}{self.what}"
+        bundle.check_bytes(place, name, part, self.digests[before : before + 32].hex())
 
     def _map(self, place: str) -> NDArray[Any]:
         try:
-            return np.memmap(place, dtype=self.dtype, mode="r", offset=self.begin, shape=self.shape)
+            whole = np.memmap(place, dtype=self.dtype, mode="r", offset=self.begin, shape=self.shape)
         except (OSError, ValueError) as error:
             got = getattr(error, "strerror", None) or "a shorter file"
             raise InvalidBundle(place, got=got, expected="the bundle that the head has") from None
+        for start, end in self._parts():
+            self._check(place, start, whole[start:end])
+        return whole[self.first : self.end]
 
-    def _fetch(self, place: str) -> NDArray[Any]:
-        rows = np.empty(self.shape, dtype=self.dtype)
-        room, at = rows.reshape(-1).view(np.uint8).data, 0
-        wanted = {"range": f"bytes={self.begin}-{self.begin + len(room) - 1}", "accept-encoding": "identity"}
+    def _fetch_all(self, place: str) -> NDArray[Any]:
+        rows = np.empty((self.end - self.first, self.shape[1]), dtype=self.dtype)
+        for start, end in self._parts():
+            part = self._fetch(place, start, end)
+            self._check(place, start, part)
+            low, high = max(start, self.first), min(end, self.end)
+            rows[low - self.first : high - self.first] = part[low - start : high - start]
+        return rows
+
+    def _fetch(self, place: str, start: int, end: int) -> NDArray[Any]:
+        rows = np.empty((end - start, self.shape[1]), dtype=self.dtype)
+        room, at, begin = rows.reshape(-1).view(np.uint8).data, 0, self.begin + start * rows[:1].nbytes
+        wanted = {"range": f"bytes={begin}-{begin + len(room) - 1}", "accept-encoding": "identity"}
         try:
             with httpx2.stream("GET", place, headers=wanted, timeout=_TIMEOUT) as reply:
                 if reply.status_code != httpx2.codes.PARTIAL_CONTENT:
@@ -96,9 +121,10 @@ class BundlePart:
     def __call__(self) -> tuple[Rows, Records]:
         """Open the rows and records, and lay the rows out for scans."""
         deployment = deployment_of(check_terms(wire.decode_terms(zlib.decompress(self.terms))).terms)
-        codes = deployment.rows(self.codes.open(self.place))
+        codes = self.codes.open(self.place)
+        bundle.check_levels(self.place, "codes", codes, deployment.tariff.layout.held)
         scanner = engine.named(self.ways.engine)
-        rows = scanner.lay_out(codes, threads=self.ways.threads, worthwhile=self.ways.worthwhile)
+        rows = scanner.lay_out(deployment.rows(codes), threads=self.ways.threads, worthwhile=self.ways.worthwhile)
         return rows, scanner.hold(self.served.open(self.place))
 
 
@@ -117,40 +143,23 @@ def parts_of(
     """
     together = deployment.scheme.protocol.together(database.rows)
     cuts, terms = bounds(database.rows, together, count), zlib.compress(wire.encode_terms(issued))
-    where = place or str(_mapped(database.codes).filename)
-    where = where if _is_address(where) else str(Path(where).absolute())
-    made = [
-        BundlePart(where, terms, _span(database.codes, first, last), _span(database.served, first, last), ways)
-        for first, last in pairwise(cuts)
-    ]
-    return cuts, made
-
-
-def _span(array: NDArray[Any], first: int, last: int) -> Span:
-    rows, root = array[first:last], _mapped(array)
-    begin = root.offset + _address(rows) - _address(root)
-    columns = array.shape[1]
-    return Span(begin, (len(rows), columns), array.dtype.newbyteorder("<").str, _sha256(rows))
-
-
-def _mapped(array: NDArray[Any]) -> np.memmap[Any, Any]:
-    """Return the map of the file that an array is part of."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    if not isinstance(array, np.memmap):
+    if database.file is None:
         raise InvalidBundle("bundle", got="rows in memory", expected="a file: shards open it themselves")
-    return array
+    where = place or str(database.file.path)
+    where = where if _is_address(where) else str(Path(where).absolute())
+    spans = [_spans(database.file, *ends) for ends in pairwise(cuts)]
+    return cuts, [BundlePart(where, terms, codes, served, ways) for codes, served in spans]
 
 
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _sha256(rows: NDArray[Any]) -> str:
-    digest, step = hashlib.sha256(), max(1, _CHUNK // max(1, rows[:1].nbytes))
-    for start in range(0, len(rows), step):
-        digest.update(np.ascontiguousarray(rows[start : start + step]).view(np.uint8).reshape(-1).data)
-    return digest.hexdigest()
+def _spans(file: Bundle, first: int, end: int) -> list[Span]:
+    """Return what a shard must know of its codes and of its records."""
+    manifest, made = file.manifest, list[Span]()
+    size = manifest.part_rows
+    leaves = zip(*manifest.leaves()[first // size : -(-end // size)], strict=True)
+    for array, begin, own in zip((file.codes, file.served), bundle.begins(manifest), leaves, strict=True):
+        what, dtype = "records" if made else "codes", array.dtype.newbyteorder("<").str
+        made.append(Span(what, begin, array.shape, dtype, size, first, end, bytes.fromhex("".join(own))))
+    return made
 
 
 def _is_address(place: str) -> bool:

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..crypto.keys import CommonKey, SigningKey, bind_common, is_bound, read_common_keys
-from ..errors import InvalidBundle, InvalidInput, InvalidKey, InvalidLedger, InvalidTerms, NotServed
+from ..errors import (
+    CounterveilError,
+    InvalidBundle,
+    InvalidInput,
+    InvalidKey,
+    InvalidLedger,
+    InvalidTerms,
+    NotServed,
+    ServerFault,
+)
 from ..institution.database import Database
 from ..terms.deployment import Deployment
 from ..terms.published import read_terms
@@ -38,15 +47,19 @@ class Holding(NamedTuple):
         return make_epoch(self.database, self.issued, self.deployment, **ways)
 
 
-def read_holding(bundle: Path, terms: Path, number: int, own: SigningKey) -> Holding:
-    """Read a bundle and its terms; refuse what does not belong together, or to this server."""
+def read_holding(bundle: Path, terms: Path, number: int, own: SigningKey, *, whole: bool = True) -> Holding:
+    """Read a bundle and its terms; refuse what does not belong together, or to this server.
+
+    If not `whole`, only the manifest of the bundle is read: shards check the parts that they open.
+    """
     issued, database = read_terms(terms), Database.open(bundle, whole=False)
     deployment = check_holdings(number, database, issued, own)
-    database.check(threads=os.cpu_count() or 1)  # part by part, after what is quick to check
+    if whole:
+        database.check(threads=os.cpu_count() or 1)  # part by part, after what is quick to check
     return Holding(database, issued, deployment)
 
 
-def read_holdings(folder: Path, number: int, own: SigningKey, now: float) -> list[Holding]:
+def read_holdings(folder: Path, number: int, own: SigningKey, now: float, *, whole: bool = True) -> list[Holding]:
     """Read every epoch of a folder, NAME.bundle and NAME.terms, except those that have ended."""
     found, refused = [], "no terms that are not over"
     for path in sorted(folder.glob(f"*{TERMS}")):
@@ -56,13 +69,31 @@ def read_holdings(folder: Path, number: int, own: SigningKey, now: float) -> lis
                 continue
             if not bundle.is_file():
                 raise InvalidBundle(str(bundle), got="no file", expected=f"the bundle of {path.name}")
-            found.append(read_holding(bundle, path, number, own))
+            found.append(read_holding(bundle, path, number, own, whole=whole))
         except InvalidInput as error:
             refused = str(error)
             warnings.warn(f"{path.name} is not served: {error}", NotServed, stacklevel=2)
     if not found:
         raise InvalidTerms(str(folder), got=refused, expected=f"NAME{TERMS} and NAME{BUNDLE} of an epoch")
     return found
+
+
+def lay_out_all(held: Sequence[Holding], **ways: Any) -> list[tuple[Holding, Epoch]]:
+    """Lay out the rows of every holding, as `Holding.epoch` does.
+
+    What shards cannot open is left out. If nothing is left, refuse to start.
+    """
+    laid, refused = [], list[CounterveilError]()
+    for holding in held:
+        try:
+            laid.append((holding, holding.epoch(**ways)))
+        except (InvalidBundle, ServerFault) as error:
+            refused.append(error)
+    if not laid:
+        raise refused[0]
+    for why in refused:
+        warnings.warn(f"an epoch is not served: {why}", NotServed, stacklevel=2)
+    return laid
 
 
 def read_keys(path: Path, now: float) -> list[CommonKey]:
