@@ -76,13 +76,14 @@ class Fault:
                 took = max(0.5, time.monotonic() - began)
 
     def _start(self, process: Process) -> None:
-        """Start a server until it stays up: it refuses to start while its PostgreSQL is down."""
+        """Start a server until it stays up: it refuses to start while its PostgreSQL, or the standby, is down."""
         for _ in range(_STARTS):
             process.start()
             try:
                 return process.wait()
             except RuntimeError:
-                if "got connection" not in process.log.read_text()[-500:]:
+                said = process.log.read_text()[-500:]
+                if "got connection" not in said and "no synchronous standby connected" not in said:
                     raise
                 self.outcomes["starts refused without PostgreSQL"] += 1
         raise AssertionError(f"a server did not start: {process.log.read_text()[-2000:]}")
