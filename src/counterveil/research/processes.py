@@ -126,7 +126,7 @@ class Process:
             if self.process.poll() is not None:
                 break
             time.sleep(0.02)
-        raise RuntimeError(f"a server did not start: {self.log.read_text()}")
+        raise RuntimeError(f"a server did not start: {self.log.read_text()[-2000:]}")
 
     def kill(self) -> None:
         """Kill the process at once."""
