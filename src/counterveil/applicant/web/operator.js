@@ -65,12 +65,12 @@ function drawn(name, attributes) {
 
 /** @param {string} title @param {Minute[]} minutes @param {(minute: Minute) => number} pick */
 function chart(title, minutes, pick) {
-  const width = 600, height = 120, values = minutes.map(pick), most = Math.max(1, ...values);
+  const width = 600, height = 120, values = minutes.map(pick), most = Math.max(0, ...values);
   const about = WORDS.operator.minutes(said(values.length), said(most));
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height + 1}`, role: "img", "aria-label": `${title}: ${about}` });
   const each = width / Math.max(60, values.length);
   values.forEach((value, i) => {
-    const tall = (height * value) / most;
+    const tall = (height * value) / Math.max(1, most);
     svg.append(drawn("rect", { x: width - (values.length - i) * each, y: height - tall, width: Math.max(1, each - 1), height: tall, class: "column" }));
   });
   svg.append(drawn("line", { x1: 0, x2: width, y1: height, y2: height, class: "axis" }));
@@ -91,7 +91,7 @@ function told(status) {
     [names.held, said(status.held)],
     [names.given, (regions ? words.regions : words.rows)(said(status.given), said(status.rows))],
     [names.told, status.told ? words.told(said(status.told)) : words.nothing],
-    [names.attacks, after === null ? words.slowest(least, status.k, regions) : words.rebuilt(said(after), regions)],
+    [names.attacks, after === null ? words.slowest(least, status.k, regions) : words.rebuilt(after, regions)],
   ];
   for (const offer of status.offers) {
     const key = words.key(offer.key, states[offer.key_state], when(offer.key_ends));

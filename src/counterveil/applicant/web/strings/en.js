@@ -315,7 +315,7 @@ export const ENGLISH = {
     answered: "Questions answered",
     refused: "Refused",
     /** @type {(minutes: string, most: string) => string} */
-    minutes: (minutes, most) => `${minutes} minutes, at most ${most} a minute`,
+    minutes: (minutes, most) => `${minutes} min, at most ${most} a minute`,
     names: {
       server: "server", health: "health", questions: "questions answered", tickets: "tickets", held: "requests held in the ledger", given: "given away so far",
       told: "beside that", attacks: "known attacks would need", offer: "offer", budget: "budget", linked: "linked to", attempts: "attempts since the start",
@@ -338,9 +338,9 @@ export const ENGLISH = {
     told: (bits) => `${bits} bits about the others`,
     nothing: "nothing about the others",
     /** @type {(tickets: string, k: number, regions: boolean) => string} */
-    slowest: (tickets, k, regions) => `${tickets} tickets or more: none that we know rebuilds ${regions ? "regions" : "rows"} faster than ${k} a ticket`,
-    /** @type {(tickets: string, regions: boolean) => string} */
-    rebuilt: (tickets, regions) => `${tickets} of one applicant's tickets to rebuild the ${regions ? "regions" : "rows"}`,
+    slowest: (tickets, k, regions) => `${tickets} tickets or more: none that we know is faster than ${k} ${regions ? "region" : "row"}${k === 1 ? "" : "s"} a ticket`,
+    /** @type {(tickets: number, regions: boolean) => string} */
+    rebuilt: (tickets, regions) => `${tickets.toLocaleString("en")} ticket${tickets === 1 ? "" : "s"} of one applicant, to rebuild the ${regions ? "regions" : "rows"}`,
     never: "never",
     /** @type {(digest: string, rows: string, ends: string) => string} */
     terms: (digest, rows, ends) => `terms ${digest}, ${rows} records, end: ${ends}`,
