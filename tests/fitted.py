@@ -92,8 +92,8 @@ def fitted(name: str, on: str) -> Fitted:
     """Return one of the five models, fitted on raw values of one of the data sets."""
     raw, schema, verdicts = data(on)
     people, codes = Columns(raw), schema.quantise(raw, clamp=True)
-    numbers = [f.name for f in schema.features if isinstance(f, Numeric)]
-    listed = [f for f in schema.features if not isinstance(f, Numeric)]
+    numbers = list(raw.select_dtypes("number"))
+    listed = [f for f in schema.features if f.name not in numbers]
     if name in ("xgboost", "lightgbm"):
         return _booster(name, raw, verdicts, people, schema, codes)
     estimators = {

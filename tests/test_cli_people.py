@@ -174,6 +174,7 @@ def test_addresses_are_never_cut(columns: int, bank: Service) -> None:
     for url in (bank.urls[0], long):
         assert any(line.strip().startswith(url) for line in lines)
     assert any(line.startswith(f"Problem: {long}: ") for line in lines)
+    assert any(" counterveil " in line for line in lines)  # the software is whole too
     lines = shown("ask", *asking(bank), *ME, "--set", "married=no", "--verbose")
     for number, url in enumerate(bank.urls, start=1):
         assert any(line.strip().startswith(f"server {number} ({url})") for line in lines)

@@ -153,7 +153,8 @@ def test_the_page_keeps_the_schemas_rules(browser: Browser, credit: Service, peo
     assert card("time in this job").locator("select[id$=c]").input_value() == "up"
     assert card("time in this job").locator("summary").inner_text() == "A change would be easy"
     assert card("property").locator("summary").inner_text() == "A change would be not so easy"
-    assert card("age").locator("details input[type=range]").get_attribute("min") == "2"
+    assert card("age").locator("details input[type=range]").get_attribute("min") == "10"
+    assert card("age").locator("summary").inner_text() == "A change would be nearly impossible"
     assert card("housing").locator("details input[type=range]").get_attribute("min") == "1"
     wish(page, "time in this job", change="free")
     wish(page, "housing", hard=1)
@@ -1039,6 +1040,17 @@ def test_the_operators_page(browser: Browser, credit: Service, people: list[dict
         assert words in text
     assert re.search(r"given away so far\s+at most [1-9][0-9]* of [0-9]+ rows, each of which is a person's", text)
     assert re.search(r"known attacks would need\s+[0-9]+ tickets or more", text)
+    page.select_option("#language", "de")
+    assert page.inner_text("h1") == "Dieser Server"
+    text = page.inner_text("#facts")
+    for words in ("beantwortete Fragen", "von 100 übrig", "von 50.000 Bit sind verbraucht", "bereit", "das neueste"):
+        assert words in text
+    page.reload()  # the tab remembers the language, and not the token
+    assert page.inner_text("#enter button") == "Öffnen"
+    page.fill("#token", "a token of the operator's own")
+    page.click("button")
+    page.wait_for_selector("#facts:not([hidden])")
+    assert "Beantwortete Fragen" in page.inner_text("#facts")
     found = Axe().run(page).response["violations"]
     assert not [v["id"] for v in found if v["impact"] in ("serious", "critical")]
     page.close()

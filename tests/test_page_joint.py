@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -317,6 +318,27 @@ def test_the_one_file_asks_linked_servers(browser: Browser, tmp_path: Path) -> N
         fill(page, database.schema, PERSON)
         assert answered(page)["trouble"] is None
         page.close()
+
+
+def test_the_operators_page_says_how_servers_are_linked(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("a token of some length")
+    monkeypatch.setenv("COUNTERVEIL_SERVE_OPERATOR_TOKEN", str(tmp_path / "token"))
+    with serving(tmp_path, numbers_database(50, 3), **JOINT) as servers:
+        page = asking(browser, tmp_path, servers)
+        assert answered(page)["trouble"] is None
+        page.close()
+        page = new_page(browser, locale="de")
+        page.goto(f"{servers[0].url}/operator")
+        page.fill("#token", "a token of some length")
+        page.click("#open")
+        page.wait_for_selector("#facts:not([hidden])")
+        said = " ".join(page.inner_text("#facts").split())
+        page.close()
+    assert re.search(r"verbunden mit Server 2: \d+ Verbindung(en)?, [0-9,]+ ms hin und zurück", said)
+    assert re.search(r"1 vollendet, 0 abgebrochen; \d+ Runden, 0(,\d)? MiB von anderen Servern", said)
+    assert re.search(r"Abgewiesen \d+ min, höchstens 0 je Minute", said)
 
 
 def test_servers_that_cannot_reach_each_other(browser: Browser, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from counterveil.applicant.explain import WayIn
 from counterveil.errors import InvalidSchema, NotOffered, OutOfRange, RuleNotKept
 from counterveil.institution.regions.choosing import ways_in
 from counterveil.research.datasets import german_credit
+from counterveil.schemes import defaults
 
 AGE = Numeric(name="age", low=0, high=100, step=1)
 JOB = Categorical(name="job", values=("clerk", "baker"), encoding="one-hot")
@@ -168,6 +169,7 @@ def test_the_shipped_schema_sends_nobody_back_in_time() -> None:
     frame, schema = german_credit()
     rules = {f.name: f.change for f in schema.features}
     assert (rules["age"], rules["personal_status"], rules["foreign_worker"]) == ("up", "never", "never")
+    assert schema.feature("age").effort == defaults.MAX_WEIGHT  # waiting for years is the last thing to be told
     bank = local(Database.build(frame, schema, accepted=("credit", "good")), "table/distances")
     bad = frame.filter(frame["credit"] == "bad")
     answered = 0
@@ -180,6 +182,17 @@ def test_the_shipped_schema_sends_nobody_back_in_time() -> None:
             assert isinstance(found.values["age"], int | float)
             assert found.values["age"] >= person["age"]
     assert answered >= 30
+
+
+def test_nobody_reads_a_code_in_the_shipped_schema() -> None:
+    """Values are words, or have labels, in English and in German. `job` 3 or `A173` tells an applicant nothing."""
+    for f in german_credit()[1].features:
+        assert isinstance(f.label, dict)
+        assert {"en", "de"} <= set(f.label)
+        if isinstance(f, Categorical | Ordinal):
+            assert isinstance(f.labels, dict)
+            assert "de" in f.labels
+            assert all(f.show(value) != str(value) for value in f.values if not isinstance(value, str))
 
 
 AMOUNT = Numeric(name="amount", low=0, high=20_000, step=250, unit="DM")

@@ -229,13 +229,19 @@ PERSON = {"income": 2400, "job": "clerk", "size": "M", "owner": False}
         ({"income": datetime.date(2026, 1, 1)}, WrongType, "income: got datetime"),
         ({"job": "pilot"}, UnknownValue, r"^job: got 'pilot', expected one of 'clerk', 'baker'"),
         ({"job": None}, MissingValue, "job: got nothing, expected one of 'clerk', 'baker'"),
-        ({"owner": "yes"}, UnknownValue, r"^owner: got 'yes', expected one of False, True"),
+        ({"owner": "yes"}, UnknownValue, r"^owner: got 'yes', expected one of False \(no\), True \(yes\)"),
         ({"hat": 3}, UnknownName, "feature: got 'hat', expected one of income, job, size, owner"),
     ],
 )
 def test_a_person_who_does_not_fit_the_schema(change: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         SCHEMA.codes(PERSON | change)
+
+
+def test_an_error_says_what_codes_mean() -> None:
+    coded = Schema(features=(Ordinal(name="rate", values=(2, 1), labels={"en": ("below 20 %", "20 % or more")}),))
+    with pytest.raises(UnknownValue, match=r"^rate: got 3, expected one of 2 \(below 20 %\), 1 \(20 % or more\)"):
+        coded.codes({"rate": 3})
 
 
 def test_people_who_do() -> None:

@@ -54,7 +54,7 @@ def doctor(
     problems: list[str] = []
     trust = trusted(**options)
     client = AsyncClient(servers or None, patience=0.0, **trust)
-    console = Console(quiet=True) if as_json else console_for(client.urls, 65)
+    console = Console(quiet=True) if as_json else console_for(client.urls, 72)
     visits = anyio.run(_visits, client)
     report: dict[str, Any] = {"servers": [_reported(url, visit) for url, visit in visits.items()]}
     grid = Grid(title="Servers", box=box.SIMPLE_HEAD)

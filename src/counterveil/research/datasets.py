@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from typing import Any
 
-from ..schema.features import Numeric
 from ..schema.frames import Columns
 from ..schema.schema import Schema
 
@@ -39,7 +38,7 @@ def german_credit_model() -> Any:
 
     frame, schema = german_credit()
     table = Columns(frame)
-    words = [feature.name for feature in schema.features if not isinstance(feature, Numeric)]
+    words = [name for name in schema.names if not table.dtype(name).is_numeric()]
     encoded = make_column_transformer((OrdinalEncoder(), words), remainder="passthrough")
     model = make_pipeline(encoded, GradientBoostingClassifier(n_estimators=50, max_depth=2, random_state=0))
     return model.fit(table.select(schema.names), table.column("credit"))

@@ -138,7 +138,8 @@ class _Common(
         return ()
 
     def _expected(self) -> str:
-        listed = [repr(v) for v in self._listed()]
+        shown = [(v, self.show(v)) for v in self._listed()]
+        listed = [repr(v) if text == str(v) else f"{v!r} ({text})" for v, text in shown]
         return "one of " + ", ".join(listed[:12]) + (", …" if len(listed) > 12 else "")
 
     def value(self, code: int) -> Value:

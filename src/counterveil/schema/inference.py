@@ -35,12 +35,13 @@ _POSTCODES = {"postcode", "postalcode", "zip", "zipcode", "plz", "postleitzahl"}
 _RULES: list[tuple[set[str], Any, str]] = [  # words in a column's name, what is proposed for it, and why
     ({"age"}, "up", "nobody gets younger"),
     ({"tenure", "seniority", "experience"}, "up", "it grows with time, and nobody gains by losing it"),
-    ({"sex", "gender"}, "never", "nobody should be told to change sex"),
+    ({"sex", "gender", "male", "female", "man", "woman"}, "never", "nobody should be told to change sex"),
     ({"race", "ethnicity", "ethnic"}, "never", "nobody can change origin"),
     ({"nationality", "citizenship", "foreign"}, "never", "nobody should be told to change nationality"),
-    ({"marital", "married", "civil"}, "never", "nobody should be told to marry or to divorce"),
+    ({"marital", "married", "civil", "divorced", "widowed"}, "never", "nobody should be told to marry or to divorce"),
     ({"religion", "disability", "disabled", "birth", "born", "birthday"}, "never", "it is not for anybody to change"),
 ]
+_TELLING = {"male", "female", "man", "woman", "married", "divorced", "widowed"}  # words in values, whatever the name is
 
 
 @dataclass
@@ -103,8 +104,10 @@ def _fields(feature: Feature) -> dict[str, Any]:
 
 
 def _proposed(feature: Feature) -> tuple[Any, str]:
+    listed = feature.values if isinstance(feature, Categorical | Ordinal) else ()
+    said = _words(feature.name) | (_TELLING & _words(" ".join(map(str, listed))))
     for words, change, reason in _RULES:
-        if words & _words(feature.name):
+        if words & said:
             return (change if feature.ordered else "never"), reason
     return "any", ""
 

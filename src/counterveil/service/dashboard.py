@@ -1,5 +1,7 @@
 """The operator's dashboard: how much was asked and given away over time, and never what was asked.
 
+It says so in numbers, which the operator's page puts into words of the reader's language.
+
 Security: for the operator only, who must show a token.
 """
 
@@ -68,72 +70,48 @@ class Operator:
 
     def status(self) -> dict[str, Any]:
         """Return the facts and counts that the operator's page shows."""
-        terms, questions = self._server.terms, self._server.ledger.questions()
+        terms, deployment = self._server.terms, self._server.epoch.deployment
+        questions, k = self._server.ledger.questions(), terms.parameters.k
         told = self._bits * questions
-        leaked = told + questions * terms.parameters.k * math.log2(max(2, terms.rows))
-        hours = (time.time() - self._began) / 3600
-        facts = [
-            ("server", f"{self._server.number} of {terms.parameters.servers}, up for {hours:.1f} hours"),
-            ("health", self._health()),
-            ("questions answered", f"{questions:,} since the ledger was made"),
-            ("tickets", "open: everyone makes their own" if terms.tickets == "open" else self._left(questions)),
-            ("requests held in the ledger", f"{self._server.ledger.count():,}"),
-            ("given away so far", self._records(questions)),
-            ("beside that", f"{told:,.0f} bits about the others" if told else "nothing about the others"),
-            ("known attacks would need", self._needed()),
-        ]
-        facts += [("offer", self._offer(each)) for each in self._server.offers.facts()]
-        if self._budget:
-            facts.append(("budget", f"{leaked:,.0f} of {self._budget:,.0f} bits are used"))
-        if self._together is not None:
-            facts += self._linked(self._together)
-        minutes = [minute._asdict() for minute in self._tally.minutes()]
-        return {"facts": facts, "leaked": leaked, "budget": self._budget, "minutes": minutes}
+        return {
+            "server": self._server.number,
+            "servers": terms.parameters.servers,
+            "hours": (time.time() - self._began) / 3600,
+            "trouble": self._trouble(),
+            "questions": questions,
+            "open": terms.tickets == "open",
+            "issued": self._issued,
+            "held": self._server.ledger.count(),
+            "rows": terms.rows,
+            "regions": deployment.served == "region",
+            "given": min(terms.rows, questions * k),  # at most; which ones, and which twice, a server cannot know
+            "k": k,
+            "told": told,
+            "rebuilt_after": deployment.scheme.rebuilt_after,
+            "offers": self._server.offers.facts(),
+            "leaked": told + questions * k * math.log2(max(2, terms.rows)),
+            "budget": self._budget,
+            "linked": None if self._together is None else self._linked(self._together),
+            "minutes": [minute._asdict() for minute in self._tally.minutes()],
+        }
 
-    def _linked(self, together: Together) -> list[tuple[str, str]]:
+    def _linked(self, together: Together) -> dict[str, Any]:
         made, count = self._tally.sums(), self.connections or together.connections
-        trips = [
-            f"server {each.server}: {count(each.server)} connection{'s' * (count(each.server) != 1)}"
-            + ("" if each.milliseconds is None else f", {each.milliseconds:g} ms there and back")
+        servers = [
+            {"server": each.server, "connections": count(each.server), "milliseconds": each.milliseconds}
             for each in together.status()
         ]
-        sizes = f"{made['rounds']:,} rounds, {made['bytes'] / 2**20:,.1f} MiB from other servers"
-        attempts = f"{made['complete']:,} complete, {made['broke off']:,} broke off; {sizes}"
-        return [("linked to", "; ".join(trips)), ("attempts since the start", attempts)]
+        return {"servers": servers, "broke_off": made["broke off"]} | {
+            name: made[name] for name in ("complete", "rounds", "bytes")
+        }
 
-    @staticmethod
-    def _offer(offer: dict[str, Any]) -> str:
-        """Say what applicants may ask under: terms and a common key, and when these end."""
-        ends = [
-            "never" if at is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
-            for at in (offer["ends"], offer["key_ends"])
-        ]
-        key = f"common key {offer['key']} {offer['key_state']}, ends {ends[1]}"
-        return f"terms {offer['terms']}, {offer['rows']:,} rows, end {ends[0]}; {key}: {offer['state']}"
-
-    def _records(self, questions: int) -> str:
-        """Say how many rows or regions have left. Which ones, and how often the same, a server cannot know."""
-        terms, regions = self._server.terms, self._server.epoch.deployment.tariff.layout.regions
-        most = min(terms.rows, questions * terms.parameters.k)
-        what = "regions, none of which is a person's row" if regions else "rows, each of which is a person's"
-        return f"{'at most ' * (most > 0)}{most:,} of {terms.rows:,} {what}"
-
-    def _needed(self) -> str:
-        deployment, rows = self._server.epoch.deployment, self._server.terms.rows
-        tickets = f"{-(-rows // deployment.k):,} tickets or more: " if deployment.scheme.rebuilt_after is None else ""
-        return tickets + deployment.lasts()
-
-    def _left(self, used: int) -> str:
-        return f"{used:,} used" + (
-            "" if self._issued is None else f", {max(0, self._issued - used):,} left of {self._issued:,}"
-        )
-
-    def _health(self) -> str:
+    def _trouble(self) -> str | None:
+        """Say why the server is not ready; None if it is."""
         try:
             self._server.ledger.check()
         except Exception as error:
             return str(error)
-        return "ready"
+        return None
 
 
 def read_token(path: str | Path) -> str:

@@ -302,4 +302,59 @@ export const ENGLISH = {
     altered: "The contents were changed.",
     noReceipt: "This file is not a receipt.",
   },
+
+  // --- the operator's page ------------------------------------------------------------------------------------------
+  operator: {
+    title: "This server",
+    lead: "What it answered and what that gave away. There is no question content here, because there is none.",
+    token: "Operator's token",
+    open: "Open",
+    wrong: "That is not this server's token.",
+    silent: "The server does not answer.",
+    now: "Now",
+    answered: "Questions answered",
+    refused: "Refused",
+    /** @type {(minutes: string, most: string) => string} */
+    minutes: (minutes, most) => `${minutes} min, at most ${most} a minute`,
+    names: {
+      server: "server", health: "health", questions: "questions answered", tickets: "tickets", held: "requests held in the ledger", given: "given away so far",
+      told: "beside that", attacks: "known attacks would need", offer: "offer", budget: "budget", linked: "linked to", attempts: "attempts since the start",
+    },
+    /** @type {(number: number, servers: number, hours: string) => string} */
+    server: (number, servers, hours) => `${number} of ${servers}, up for ${hours} hours`,
+    ready: "ready",
+    /** @type {(count: string) => string} */
+    questions: (count) => `${count} since the ledger was made`,
+    ticketsOpen: "open: everyone makes their own",
+    /** @type {(used: string) => string} */
+    used: (used) => `${used} used`,
+    /** @type {(left: string, issued: string) => string} */
+    left: (left, issued) => `${left} left of ${issued}`,
+    /** @type {(most: string, rows: string) => string} */
+    rows: (most, rows) => `at most ${most} of ${rows} rows, each of which is a person's`,
+    /** @type {(most: string, regions: string) => string} */
+    regions: (most, regions) => `at most ${most} of ${regions} regions, none of which is a person's row`,
+    /** @type {(bits: string) => string} */
+    told: (bits) => `${bits} bits about the others`,
+    nothing: "nothing about the others",
+    /** @type {(tickets: string, k: number, regions: boolean) => string} */
+    slowest: (tickets, k, regions) => `${tickets} tickets or more: none that we know is faster than ${k} ${regions ? "region" : "row"}${k === 1 ? "" : "s"} a ticket`,
+    /** @type {(tickets: number, regions: boolean) => string} */
+    rebuilt: (tickets, regions) => `${tickets.toLocaleString("en")} ticket${tickets === 1 ? "" : "s"} of one applicant, to rebuild the ${regions ? "regions" : "rows"}`,
+    never: "never",
+    /** @type {(digest: string, rows: string, ends: string) => string} */
+    terms: (digest, rows, ends) => `terms ${digest}, ${rows} records, end: ${ends}`,
+    /** @type {(key: string, state: string, ends: string) => string} */
+    key: (key, state, ends) => `common key ${key} ${state}, end: ${ends}`,
+    /** @type {Record<string, string>} */
+    states: { newest: "the newest", shown: "shown", ended: "ended", pending: "pending", active: "active", retired: "retired" },
+    /** @type {(used: string, budget: string) => string} */
+    budget: (used, budget) => `${used} of ${budget} bits are used`,
+    /** @type {(percent: string) => string} */
+    percent: (percent) => `Given away: ${percent} % of the budget`,
+    /** @type {(server: number, connections: number, milliseconds: string) => string} */
+    link: (server, connections, milliseconds) => `server ${server}: ${connections} connection${connections === 1 ? "" : "s"}${milliseconds ? `, ${milliseconds} ms there and back` : ""}`,
+    /** @type {(complete: string, brokeOff: string, rounds: string, mebibytes: string) => string} */
+    attempts: (complete, brokeOff, rounds, mebibytes) => `${complete} complete, ${brokeOff} broke off; ${rounds} rounds, ${mebibytes} MiB from other servers`,
+  },
 };
