@@ -31,3 +31,8 @@ def compile_question(deployment: Deployment, own: Vector, preferences: Preferenc
             raise NotOffered(given, got=got, expected=f"a {takers} deployment")
     costs = compile_costs(deployment.tariff, own[deployment.schema.costed], preferences, form.offers)
     return form.question(deployment.tariff, costs)
+
+
+def compiled_by(deployment: Deployment) -> tuple[object, ...]:
+    """Return all that decides whether a question can be compiled, and to what."""
+    return deployment.tariff, deployment.scheme.form

@@ -10,30 +10,28 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 
 from ..algebra import checks
 from ..crypto.keys import is_pinned
-from ..errors import Disagreement, InvalidInput, Malformed, OutOfRange, Refused, ServerFault, WrongType
+from ..errors import Disagreement, InvalidInput, OutOfRange, Refused, ServerFault, WrongType
 from ..schema.frames import as_person
 from ..schema.layouts import Record
 from ..schema.preferences import Preferences
 from ..schemes.forms import Question
 from ..schemes.protocols import Seen
 from ..terms import tickets, wire
-from ..terms.addresses import canonical
 from ..terms.addresses import is_loopback as is_loopback
 from ..terms.agreement import Peer, Traffic, check_agreement
 from ..terms.deployment import Deployment
 from ..terms.published import check_terms, deployment_of, read_terms
 from ..terms.wire import SignedTerms, Terms, Ticket
-from .ask import compile_question
+from .ask import compile_question, compiled_by
 from .board import Board
 from .conversation import Conversation
-from .exchange import Connections
+from .exchange import Connections, safe_address
 from .explain import Counterfactual, Explanation, explain
 from .offer import Offer, make_offer, settle
 from .runs import OTHER_OFFER, Progress, Watch
@@ -45,11 +43,10 @@ _SPARE = 1.0  # seconds of patience with a server that may turn out not to be ne
 
 
 class _Chosen(NamedTuple):
-    """The offer to ask under, the servers that have it, and when they showed it, if that was only now."""
+    """The offer to ask under, and the servers that have it."""
 
     offer: Offer
     peers: Sequence[Peer] = ()
-    looked: float | None = None
 
 
 class AsyncClient:
@@ -93,14 +90,14 @@ class AsyncClient:
         if servers is None and issued is None:
             raise WrongType("servers", got="neither servers nor terms", expected="the addresses, or a terms file")
         listed = issued.addresses if servers is None and issued else servers
-        self.urls = [_address(url, insecure) for url in checks.listed("servers", listed, "a list of addresses")]
+        self.urls = [safe_address(url, insecure) for url in checks.listed("servers", listed, "a list of addresses")]
         for what, seconds in (("timeout", timeout), ("patience", patience)):
             if not isinstance(seconds, int | float) or not 0 <= seconds < 1e6:
                 raise OutOfRange(what, got=seconds, expected="seconds, 0 or more")
         self.timeout, self.patience, self._watch, self._progress = timeout, patience, watch, progress
         self._issuer, self._operators = issuer, tuple(operators)
         self._insecure = insecure
-        self._targets = {_address(url, True): _address(to, insecure) for url, to in (connect_to or {}).items()}
+        self._targets = {safe_address(url, True): safe_address(to, insecure) for url, to in (connect_to or {}).items()}
         self.verify = httpx2.create_ssl_context() if verify is True else verify
         self.traffic = {url: Traffic() for url in self.urls}
         self.peers: list[Peer] = []  # the servers, once their manifests were fetched
@@ -110,6 +107,7 @@ class AsyncClient:
             self._offer = self._accept(issued)
 
     _offer: Offer | None  # the offer that was chosen last
+    _looked: float | None = None  # when manifests were read, until the next question is sent
 
     @property
     def missing(self) -> dict[str, ServerFault]:
@@ -118,7 +116,7 @@ class AsyncClient:
 
     def target(self, url: str) -> str:
         """Return the address to connect to for a server's address."""
-        return self._targets.get(url) or _address(url, self._insecure)
+        return self._targets.get(url) or safe_address(url, self._insecure)
 
     def _accept(self, issued: SignedTerms) -> Offer:
         """Check terms, and choose the step of time for questions under them; once for each."""
@@ -158,16 +156,15 @@ class AsyncClient:
         A server that is out of reach may be a spare. It is left out if two others agree, until a ticket needs it.
         """
         async with self._lock:
-            looked = None
             if not self._board.is_fresh:
                 patience = min(self.patience, _SPARE) if len(self.urls) > 2 else self.patience
                 await self._board.read(lines, self.urls, patience)
-                looked = time.monotonic()
+                self._looked = time.monotonic()
             peers = await self._board.choose(lines, partial(self._wanted, ticket))
             if peers != self.peers:
                 self._check(peers)
             self._offer, self.peers = self._accept(peers[0].manifest.issued), peers
-            return _Chosen(self._offer, peers, looked)
+            return _Chosen(self._offer, peers)
 
     def _check(self, peers: Sequence[Peer]) -> None:
         """Refuse servers that do not agree, or that do not have what the terms file says; forget what they showed."""
@@ -241,10 +238,13 @@ class AsyncClient:
         not used.
         """
         given = wire.decode_ticket_text(ticket) if isinstance(ticket, str) else ticket
-        wishes, tries = Preferences.of(preferences, **more), 1 + _AGAIN
+        wishes, tries, refused, before = Preferences.of(preferences, **more), 1 + _AGAIN, None, None
         while True:
             chosen = await self._terms(given)
             offer, deployment, tries = chosen.offer, chosen.offer.deployment, tries - 1
+            if refused is not None and compiled_by(deployment) != before:
+                # A message was sent. If the question did not fit the new terms, silence would tell that (rule 10).
+                raise refused
             values = as_person(person, deployment.schema.names)
             own = deployment.schema.codes(values, clamp=clamp)
             question, costs = compile_question(deployment, own, wishes)
@@ -252,11 +252,11 @@ class AsyncClient:
             try:
                 await self._carry(conversation, chosen, spending)
                 break
-            except ServerFault:
+            except ServerFault as error:
                 # The servers have another offer now, and nothing is spent. That does not depend on the question.
                 if not tries or self._pinned or not conversation.is_untouched:
                     raise
-                spending = None
+                spending, refused, before = None, error, compiled_by(deployment)
         # Every connection is closed, so no server can notice what happens from here on.
         records = conversation.checked(costs)
         shown = {f.name: f.given(values.get(f.name)) for f in deployment.schema.cost_features}
@@ -293,8 +293,9 @@ class AsyncClient:
         self, conversation: Conversation, chosen: _Chosen, spending: Callable[[], None] | None = None
     ) -> None:
         """Carry all messages of a question, then close the connections."""
-        if chosen.looked is not None:
-            await settle(chosen.looked, conversation.offer.step)  # hides how long the question took to compile
+        looked, self._looked = self._looked, None
+        if looked is not None:
+            await settle(looked, conversation.offer.step)  # hides how long the question took to compile
         try:
             async with Connections(self) as lines:
                 peers = chosen.peers or (await self._choose(lines, conversation.ticket)).peers
@@ -303,7 +304,7 @@ class AsyncClient:
                     spending()
                 await lines.carry(conversation)
         except ServerFault as error:
-            if error.code in OTHER_OFFER:
+            if error.code in OTHER_OFFER or conversation.is_untouched:
                 self._board = Board()  # the manifests are fetched again before the next question
             raise
 
@@ -327,19 +328,6 @@ class AsyncClient:
         step = max(1, terms.window // 4)  # coarse, because the exact second could tell one applicant from another
         expires = (int(time.time()) + terms.window // 2) // step * step
         return tickets.mint(terms, numbers, expires=expires, k=deployment.k, robust=robust)
-
-
-def _address(given: Any, insecure: bool) -> str:
-    """Return an address as `canonical` writes it; refuse what is not an address, and plain http to other machines."""
-    try:
-        url = canonical(str(given))
-    except Malformed:
-        raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
-    if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
-        raise ServerFault(
-            url, "is plain http: somebody on the way to both servers could read the question; expected https"
-        )
-    return url
 
 
 class Client:

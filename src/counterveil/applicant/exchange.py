@@ -6,12 +6,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 
 from ..errors import Malformed, ServerFault
 from ..terms import wire
+from ..terms.addresses import canonical, is_loopback
 from ..terms.agreement import Peer, Traffic
 from .conversation import Conversation
 from .offer import settle
@@ -267,6 +269,19 @@ class _Into:
             self._moved.notify_all()
             while not self._conversation.wants(self._line):
                 await self._moved.wait()
+
+
+def safe_address(given: Any, insecure: bool) -> str:
+    """Return an address as `canonical` writes it; refuse what is not an address, and plain http to other machines."""
+    try:
+        url = canonical(str(given))
+    except Malformed:
+        raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
+    if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
+        raise ServerFault(
+            url, "is plain http: somebody on the way to both servers could read the question; expected https"
+        )
+    return url
 
 
 async def everyone(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
