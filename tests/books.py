@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -13,7 +12,7 @@ import psycopg
 from clusters import Cluster, pair
 from counterveil.service.ledger import postgres_at
 from patience import wait_until
-from service import Process
+from service import Process, reading
 
 Rows = list[tuple[Any, ...]]
 
@@ -25,7 +24,7 @@ class Files:
 
     def rows(self, process: Process) -> Iterator[Rows]:
         """Check a server's ledger; yield its entries: ticket, request, attempt, state, proof, served."""
-        with closing(sqlite3.connect(process.ledger)) as database:
+        with reading(process.ledger) as database:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             yield database.execute(
                 "SELECT ticket, request, 0, 'spent', fingerprint, served FROM spent UNION ALL "

@@ -164,9 +164,16 @@ def resident(service: Service) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
+@contextmanager
+def reading(ledger: Path) -> Iterator[sqlite3.Connection]:
+    """Read a ledger, and change nothing: to close it otherwise could remove the log that a killed server needs."""
+    with closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as database:
+        yield database
+
+
 def ledger_rows(path: Path) -> list[Any]:
     """Return what a ledger holds: hash of the ticket's id, request, fingerprint."""
-    with closing(sqlite3.connect(path)) as database:
+    with reading(path) as database:
         return database.execute("SELECT ticket, request, fingerprint FROM spent").fetchall()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -33,7 +32,7 @@ from counterveil.terms.tickets import mint, verify
 from counterveil.terms.wire import Linked, SignedTerms, Ticket, decode_linked
 from linked import until
 from patience import LONG, wait_until
-from service import cli, numbers_database
+from service import cli, numbers_database, reading
 
 D = 20
 PERSON = {f"x{j}": j % 16 for j in range(D)}
@@ -74,7 +73,7 @@ class Dealt:
         """Return how many attempts the ledgers know."""
         count = 0
         for server in self.servers:
-            with closing(sqlite3.connect(server.ledger)) as ledger:
+            with reading(server.ledger) as ledger:
                 count += ledger.execute("SELECT count(*) FROM attempts").fetchone()[0]
         return count
 

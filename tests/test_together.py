@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from counterveil.service.ledger import GRACE
 from counterveil.terms import wire
 from deployed import PERSON, Altered, deployed, garbage
 from patience import LONG, wait_until
-from service import Service, numbers_schema, running
+from service import Service, numbers_schema, reading, running
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +157,7 @@ def states(service: Service) -> list[dict[str, int]]:
     """Return how many attempts each server's ledger has, by state."""
     counts = []
     for process in service.processes:
-        with closing(sqlite3.connect(process.ledger)) as ledger:
+        with reading(process.ledger) as ledger:
             counts.append(dict(ledger.execute("SELECT state, count(*) FROM attempts GROUP BY state").fetchall()))
     return counts
 

@@ -6,11 +6,10 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from counterveil.terms.tickets import mint
 from families import children, is_running, kill, wait_ready, workers
 from patience import LONG, wait_until
 from rolling import Rolling
-from service import Process, Service, cli, numbers_database, running
+from service import Process, Service, cli, numbers_database, reading, running
 
 pytestmark = pytest.mark.slow
 
@@ -197,7 +196,7 @@ def test_killed_workers_cost_nobody_an_answer(service: Service) -> None:
             kill(process, "worker")
     assert failed == []
     wait_ready(process, WORKERS)
-    with closing(sqlite3.connect(process.ledger)) as database:
+    with reading(process.ledger) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
@@ -266,7 +265,7 @@ def test_after_sigterm_the_ledgers_file_alone_holds_everything(service: Service)
     assert process.stop() == 0
     assert not any(map(is_running, family))
     assert not process.ledger.with_name(f"{process.ledger.name}-wal").exists()
-    with closing(sqlite3.connect(process.ledger)) as database:
+    with reading(process.ledger) as database:
         assert database.execute("SELECT in_use FROM about").fetchall() == [(0,)]
     process.start()
     process.wait()
