@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -28,10 +30,11 @@ from counterveil.errors import Malformed, OutOfRange, Refused
 from counterveil.research.processes import free_port
 from counterveil.service.link import channel as channels
 from counterveil.service.link import frames, hub
-from counterveil.service.link.channel import MOST_SEALED, MOST_WAITING, Channel
+from counterveil.service.link.channel import MOST_SEALED, MOST_WAITING, Channel, Gone
 from counterveil.service.link.frames import MOST_DATA, Frame, Opening, Ping, Ready, Run, Standing, Tape, Used
 from counterveil.service.link.handshake import DEALER, Handshake, Hello, Party, Seals
 from counterveil.service.link.hub import MOST_STRANGERS
+from counterveil.service.link.siblings import Siblings
 from counterveil.service.link.sockets import link_url
 from counterveil.service.listening import configured
 from linked import KEYS, PINNED, Node, until
@@ -678,6 +681,68 @@ def test_a_dialler_comes_back_when_the_listener_does() -> None:
                 assert two.links.channels(1) == []
 
     asyncio.run(go())
+
+
+def test_a_peer_that_names_new_processes_every_time_is_dialled_so_often_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broken: this process kept a task for each name that it ever heard."""
+    looks = 0
+
+    class Names:
+        """A connection to an address behind which 128 other processes are every time, none of which answers."""
+
+        def __init__(self) -> None:
+            self.processes = [os.urandom(16).hex() for _ in range(128)]
+
+        @classmethod
+        async def open(cls, _url: str, _verify: Any, process: str = "") -> Names:
+            nonlocal looks
+            if process:
+                await asyncio.sleep(LONG)
+            looks += 1
+            return cls()
+
+        def abort(self) -> None:
+            pass
+
+    monkeypatch.setattr(hub, "Dialled", Names)
+    monkeypatch.setattr(hub, "_LOOK", 0.01)
+
+    async def go() -> None:
+        node = Node(1, "http://localhost:1")
+        node.links._reach("http://localhost:1", Names().processes)
+        await until(lambda: looks > 5)
+        assert len(node.links._dialling) <= 2 * 128 + 2  # those of the last look, and those that are just given up
+        await node.links.close()
+
+    asyncio.run(go())
+
+
+def test_a_process_that_cannot_be_reached_for_want_of_descriptors_keeps_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def go(folder: Path) -> None:
+        one, two = Siblings(folder, b"1" * 16), Siblings(folder, b"2" * 16)
+
+        async def take(_: Any) -> None:
+            await asyncio.sleep(LONG)
+
+        async def full(*_: Any, **__: Any) -> Any:
+            raise OSError(24, "Too many open files")
+
+        await one.open(take)
+        await two.open(take)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "open_unix_connection", full)
+            with pytest.raises(Gone):
+                await one.reach((b"2" * 16).hex())
+        assert len(one.names()) == 2
+        two.close()
+        one.close()
+
+    with tempfile.TemporaryDirectory() as short:  # paths of sockets may have 107 bytes
+        asyncio.run(go(Path(short)))
 
 
 class Process:

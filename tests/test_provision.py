@@ -93,6 +93,25 @@ def test_check_compares_the_task_with_the_files_that_are_here(place: Path, tmp_p
         assert any(said in problem for problem in json.loads(bad.output)["problems"]), (said, bad.output)
 
 
+def test_what_the_digest_does_not_cover_is_shown_or_refused(place: Path) -> None:
+    """Broken: whoever sent the file could name a Ray cluster that got all shares, under the same digest."""
+    own = "[server.1.serve]\nport = 1\n\n[server.2]"
+    shown = cli("provision", "check", with_line(place, "[server.2]", own))
+    assert "not in the digest: [server.1.serve] port = 1" in shown.output
+    elsewhere = with_line(place, 'ledger = "ledger"', 'ledger = "postgresql://elsewhere/l"')
+    assert (
+        "not in the digest: [places] ledger = postgresql://elsewhere/l" in cli("provision", "check", elsewhere).output
+    )
+    for name in ("ray-address", "links", "insecure", "new-ledger", "otel"):
+        evil = with_line(place, "[server.2]", f'[server.1.serve]\n{name} = "x"\n\n[server.2]')
+        checked = cli("provision", "check", evil)
+        assert checked.exit_code == 1
+        refused = cli("serve", "--task", evil, "--server", 1)
+        assert refused.exit_code == 2
+        for said in (checked.output, refused.output):
+            assert f"{name.replace('-', '_')} in [server.1.serve]" in " ".join(said.split())
+
+
 def test_a_file_that_is_no_task_is_refused_in_one_line(place: Path) -> None:
     for before, after in (("version = 1", "version = 2"), ("version = 1", "version ="), ("[server.2]", "[server.3]")):
         refused = cli("provision", "check", with_line(place, before, after))

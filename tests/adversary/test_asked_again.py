@@ -11,6 +11,7 @@ import pytest
 
 from counterveil import Client, Counterfactual
 from counterveil.applicant import client as module
+from counterveil.applicant.offer import settle
 from counterveil.crypto.keys import CommonKey
 from counterveil.errors import Refused, ServerFault
 from counterveil.service.epochs import make_epoch
@@ -82,7 +83,7 @@ def test_a_question_is_sent_again_under_new_data_with_the_same_schema(
 
 def test_the_first_question_waits_for_the_public_step(made: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: whoever connected first and asked later showed how long the question took to compile."""
-    waited, settle = list[float](), module.settle
+    waited = list[float]()
 
     async def noting(began: float, step: float) -> None:
         waited.append(began)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ..terms.wire import SignedTerms
 
 _TASK = "counterveil.task"  # where the context of a command keeps what it knows of the task
+_PLACES = ("epochs", "common_key", "key", "ledger")
+_OWN = (*_PLACES, "host", "port", "tls_cert", "tls_key", "workers", "threads", "log_level", "operator_token", "budget")
+"""Settings that a task file may have for a server. The digest does not cover them, so whoever sends the file could have
+written them. Those that tell a server whom to trust, or to whom to send anything, are not among them."""
 
 
 def task_defaults(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -43,7 +47,10 @@ def of_server(path: Path, task: Task, number: int) -> dict[str, Any]:
     if operator is None:
         raise WrongType("--server", got=number, expected=f"a server of {path}: {', '.join(task.server)}")
     own = {name.replace("-", "_"): value for name, value in operator.serve.items()}
-    places = {name: own.pop(name, getattr(task.places, name)) for name in ("epochs", "common_key", "key", "ledger")}
+    if others := own.keys() - set(_OWN):
+        got = f"{min(others)} in [server.{number}.serve]"
+        raise WrongType(str(path), got=got, expected="it on the command line or in --config: the digest covers none")
+    places = {name: own.pop(name, getattr(task.places, name)) for name in _PLACES}
     return own | {name: placed(path, value) for name, value in places.items()}
 
 

@@ -268,7 +268,7 @@ def serve(
         except (OSError, ssl.SSLError) as error:
             raise InvalidKey(f"{tls_cert}, {tls_key}", got=str(error), expected="a chain and its key in PEM") from None
     own = SigningKey.load(key)
-    hosting = _hosting(engine_name, shards, ray_address, replicas, shard_engine, shard_bundle)
+    hosting = _hosting(engine_name, shards, ray_address, replicas, shard_engine, shard_bundle, own.public)
     if hosting.place and epochs is not None:
         raise WrongType("--shard-bundle", got="it with --epochs", expected="it with BUNDLE, or no such setting")
     if hosting.shards and workers and not ray_address:
@@ -338,7 +338,7 @@ def serve(
 
 
 def _hosting(
-    name: str, shards: int | None, address: str | None, replicas: int, of_shards: str, place: str | None
+    name: str, shards: int | None, address: str | None, replicas: int, of_shards: str, place: str | None, owner: bytes
 ) -> Hosting:
     """Check what the settings say of where rows are held."""
     from ..service.epochs import Hosting
@@ -348,7 +348,7 @@ def _hosting(
     if name != "ray" and (shards or address or place or replicas > 1 or of_shards != "cpu"):
         got = "--shards, --replicas, --ray-address, --shard-engine or --shard-bundle"
         raise WrongType(f"--engine {name}", got=got, expected="these with --engine ray only")
-    return Hosting(of_shards if name == "ray" else name, shards or 0, replicas, address, place or "")
+    return Hosting(of_shards if name == "ray" else name, shards or 0, replicas, address, place or "", owner)
 
 
 def _holdings(

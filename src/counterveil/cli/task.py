@@ -15,7 +15,7 @@ from ..crypto.keys import PRIVATE, Issuer, SigningKey, fingerprint, read_common_
 from ..errors import CounterveilError
 from ..institution.database import Database
 from ..terms.published import deployment_of, read_terms
-from ..terms.task import Task, Tickets, epoch_of, make_task, read_task, spoken, write_task
+from ..terms.task import Places, Task, Tickets, epoch_of, make_task, read_task, spoken, write_task
 from .defaults import of_server, placed
 from .output import JSON, print_json
 from .times import seconds, shown
@@ -63,7 +63,7 @@ def check(task: Path, server: int | None, as_json: bool) -> None:
     """Compare TASK with the files that it names, as far as they are here; exit with 1 if there is a problem."""
     read = read_task(task)
     found: dict[str, list[str]] = {"facts": [], "problems": []}
-    for work in (_check_epochs, _check_keys, _check_own):
+    for work in (_check_epochs, _check_keys, _check_own, _check_uncovered):
         for kind, said in _safely(work, task, read, server):
             found[kind].append(said)
     digest = spoken(read.digest())
@@ -153,3 +153,14 @@ def _check_own(path: Path, task: Task, server: int | None) -> _Said:
     ledger = settings["ledger"]
     if "://" not in ledger and not Path(ledger).exists():
         yield "problems", f"{ledger}: got no ledger, expected one: see counterveil ledger new"
+
+
+def _check_uncovered(path: Path, task: Task, _: int | None) -> _Said:
+    """Show what the digest does not cover: whoever sent the file could have written it."""
+    for name, place in msgspec.structs.asdict(task.places).items():
+        if place != getattr(Places(), name):
+            yield "facts", f"not in the digest: [places] {name} = {place}"
+    for number, operator in task.server.items():
+        of_server(path, task, int(number))  # refuses what a task file may not have
+        for name, value in operator.serve.items():
+            yield "facts", f"not in the digest: [server.{number}.serve] {name} = {value}"

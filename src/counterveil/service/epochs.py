@@ -64,6 +64,7 @@ class Hosting(NamedTuple):
     replicas: int = 1  # processes that hold each shard
     address: str | None = None  # the cluster's address; without it, a cluster is started on this machine
     place: str = ""  # where shards find the bundle, if it is not the file that this process reads
+    owner: bytes = b""  # the server's own public key: no two servers share shards, which see what they are asked
 
 
 HERE = Hosting()
@@ -102,7 +103,7 @@ def _sharded(
     shards.connect(hosting.address)
     ways = Ways(hosting.engine, threads, worthwhile)
     cuts, sources = parts_of(database, issued, deployment, ways, count=hosting.shards, place=hosting.place)
-    name = hashlib.sha256(repr((issued.digest, sources)).encode()).hexdigest()[:32]
+    name = hashlib.sha256(repr((hosting.owner, issued.digest, sources)).encode()).hexdigest()[:32]
     cards = int(hosting.engine == "cuda")
     held = shards.Shards(name, sources, cuts, replicas=hosting.replicas, gpus=cards)
     return Epoch(issued, deployment, shards.ShardedRows(held), shards.ShardedRecords(held, database.served.shape[1]))

@@ -32,8 +32,7 @@ _DEFAULTS = {  # the address may say otherwise
 }
 _SETTINGS = """
 SET synchronous_commit = on; SET statement_timeout = 0; SET lock_timeout = '15s'; SET client_min_messages = warning;
-SET idle_in_transaction_session_timeout = '30s'; SET default_transaction_isolation = 'read committed';
-SET search_path = pg_catalog
+SET idle_in_transaction_session_timeout = '30s'; SET search_path = pg_catalog
 """
 
 
@@ -75,7 +74,7 @@ class Line:
             self.run(_SETTINGS)
             self._is_set = True
         self._warnings.clear()
-        self.run("BEGIN")
+        self.run("BEGIN ISOLATION LEVEL READ COMMITTED")  # rows are read after the lock on the ticket was got
 
     def commit(self) -> None:
         """End the transaction; raise an error unless it is durable here and at the standbys."""

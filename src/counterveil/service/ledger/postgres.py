@@ -45,7 +45,9 @@ from .migrations import MIGRATIONS, check_version, create, upgrade, version_of
 
 _PLACE = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text || '/'
-    || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8),
+    || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+    || (SELECT '/' || oid FROM pg_database WHERE datname = current_database())
+    || coalesce('/' || to_regclass('counterveil.about')::oid, ''),
     current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
     current_setting('statement_timeout'), current_setting('synchronous_standby_names'),
     EXISTS (SELECT FROM pg_stat_replication WHERE coalesce(sync_state, 'sync') IN ('sync', 'quorum'))

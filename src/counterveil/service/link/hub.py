@@ -168,7 +168,15 @@ class Links:
             task.add_done_callback(lambda _: self._dialling.pop((url, process)))
 
     def _reach(self, url: str, processes: list[str]) -> None:
-        """Dial all processes behind an address, and look from time to time whether there are others."""
+        """Dial all processes behind an address, and look from time to time whether there are others.
+
+        A peer may name other processes every time. Those that it does not name any more, and that are not linked, are
+        given up.
+        """
+        linked = [channel.boot.hex() for channel in self._channels if channel.alive]
+        for (where, name), task in self._dialling.items():
+            if where == url and name not in ("", _OTHERS, *processes, *linked):
+                task.cancel()
         for name in processes:
             self._dial(url, name)
         if processes and (url, _OTHERS) not in self._dialling and not self._closed.is_set():

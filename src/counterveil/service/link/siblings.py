@@ -106,9 +106,11 @@ class Siblings:
         """Connect to another process; raise `Gone` if that fails."""
         try:
             return Passed(*await asyncio.open_unix_connection(self._folder / name, limit=MOST_SEALED))
-        except OSError:  # it was killed, or else it would have removed its name itself
+        except ConnectionRefusedError:  # it was killed, or else it would have removed its name itself
             (self._folder / name).unlink(missing_ok=True)
             raise Gone("this process has ended") from None
+        except OSError:
+            raise Gone("this process cannot be reached now") from None
 
 
 def names_in(header: str | None) -> list[str]:
