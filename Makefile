@@ -9,7 +9,7 @@ TOOLS = node_modules/ready
 
 help:
 	@echo "make demo   run two servers and explain a real rejection (ONCE=1: stop after that; ROWS=1000000: of as many rows)"
-	@echo "make quick  run the tests that are not slow, in under a minute on two cores"
+	@echo "make quick  run the tests that are not slow, in two or three minutes on two cores"
 	@echo "make test   run the whole test suite"
 	@echo "make check  run ruff, mypy --strict and the import order; and eslint and tsc if node is installed"
 	@echo "make docs   build the documentation site and run its notebooks: build/site/index.html"
