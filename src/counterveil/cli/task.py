@@ -159,8 +159,14 @@ def _check_uncovered(path: Path, task: Task, _: int | None) -> _Said:
     """Show what the digest does not cover: whoever sent the file could have written it."""
     for name, place in msgspec.structs.asdict(task.places).items():
         if place != getattr(Places(), name):
-            yield "facts", f"not in the digest: [places] {name} = {place}"
+            yield "facts", f"not in the digest: [places] {name} = {_without_secrets(place)}"
     for number, operator in task.server.items():
         of_server(path, task, int(number))  # refuses what a task file may not have
         for name, value in operator.serve.items():
-            yield "facts", f"not in the digest: [server.{number}.serve] {name} = {value}"
+            yield "facts", f"not in the digest: [server.{number}.serve] {name} = {_without_secrets(value)}"
+
+
+def _without_secrets(value: object) -> str:
+    """Return a setting to be shown; of an address only where it leads, since the rest may have a password."""
+    kind, _, rest = str(value).partition("://")
+    return f"{kind}://{rest.partition('?')[0].rpartition('@')[2]}" if rest else kind
