@@ -107,7 +107,7 @@ class AsyncClient:
             self._offer = self._accept(issued)
 
     _offer: Offer | None  # the offer that was chosen last
-    _looked: float | None = None  # when manifests were read, until the next question is sent
+    _met: float | None = None  # when servers last saw this client: manifests were read, or a question ended
 
     @property
     def missing(self) -> dict[str, ServerFault]:
@@ -159,7 +159,7 @@ class AsyncClient:
             if not self._board.is_fresh:
                 patience = min(self.patience, _SPARE) if len(self.urls) > 2 else self.patience
                 await self._board.read(lines, self.urls, patience)
-                self._looked = time.monotonic()
+                self._met = time.monotonic()
             peers = await self._board.choose(lines, partial(self._wanted, ticket))
             if peers != self.peers:
                 self._check(peers)
@@ -293,9 +293,8 @@ class AsyncClient:
         self, conversation: Conversation, chosen: _Chosen, spending: Callable[[], None] | None = None
     ) -> None:
         """Carry all messages of a question, then close the connections."""
-        looked, self._looked = self._looked, None
-        if looked is not None:
-            await settle(looked, conversation.offer.step)  # hides how long the question took to compile
+        if self._met is not None:  # hides how long the last answer took to explain, and this question to compile
+            await settle(self._met, conversation.offer.step)
         try:
             async with Connections(self) as lines:
                 peers = chosen.peers or (await self._choose(lines, conversation.ticket)).peers
@@ -307,6 +306,8 @@ class AsyncClient:
             if error.code in OTHER_OFFER or conversation.is_untouched:
                 self._board = Board()  # the manifests are fetched again before the next question
             raise
+        finally:
+            self._met = time.monotonic()
 
     def _ticket(self, offer: Offer, ticket: Ticket | None, robust: int) -> Ticket:
         """Return the ticket to use, after the checks that need no server."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import anyio
 import numpy as np
+from anyio import to_thread
 
 from ..crypto.randomness import Fresh, keystream, new_key, uniform
 from ..engine.party import Send, Take
@@ -97,10 +98,14 @@ def _most_wishes(deployment: Deployment) -> Preferences:
 async def settle(began: float, step: float) -> None:
     """Wait until a multiple of `step` after `began`, so that no server can measure how long the applicant computed.
 
-    A timer rounds its delay up to a millisecond, and the rounding would show when the timer was set. So the last
-    milliseconds pass in a loop.
+    The event loop rounds a delay up to a millisecond, and the rounding would show when the delay was set. So a thread
+    sleeps for the last milliseconds, until a time that is exact.
     """
     until = began + step * (1 + (time.monotonic() - began) // step)
     await anyio.sleep(max(0.0, until - time.monotonic() - _TIMER))
-    while time.monotonic() < until:
-        pass
+    await to_thread.run_sync(_sleep_until, until)
+
+
+def _sleep_until(until: float) -> None:
+    if (left := until - time.monotonic()) > 0:
+        time.sleep(left)

@@ -150,7 +150,8 @@ def compile_costs(
         costs = _fewest(tariff, own, exact, free)
     else:
         costs = [_whole(tariff.unit, d, coarse) * w for d, w in zip(apart, weights.values(), strict=True)]
-    tables = [np.where(may, cost, tariff.forbidden) for may, cost in zip(free, costs, strict=True)]
+    too_dear = tariff.forbidden
+    tables = [np.where(may, cost, too_dear) for may, cost in zip(free, costs, strict=True)]
     asked = [f for f in features if isinstance(f, Numeric) and f.name in preferences.ranges]
     ranges = {f.name: _bounds(f, preferences.ranges[f.name]) for f in asked}
     return Costs(features, own, tables, allowed, list(weights.values()), exact if coarse else None, ranges)
