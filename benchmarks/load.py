@@ -1,10 +1,14 @@
 """Measure questions under load, private and in the clear: `python benchmarks/load.py [QUESTIONS [SCHEME…]]`.
 
 Two servers, one process each, have M = 10,000 rows of d = 20 features, and applicants in two processes ask over 64
-connections in all. They run as `counterveil serve` does, with its ledger, logs and metrics. The peer is a plaintext
-endpoint in the same application: the applicant sends their whole cost table, and the server scans the same rows with
-the same code and returns the nearest record. It has no second server, no pads, no ticket, no ledger, no second round
-and no privacy. The ratio of the two is the price of all of these, the applicant's own work included.
+connections in all. They run as `counterveil serve` does, with its ledger, logs and metrics. There are two peers. For
+both the applicant sends their whole cost table to one server, which scans the same rows with the same code and returns
+the nearest record. So both lack a second server, pads, a second round and privacy.
+
+- An endpoint in the same application has no ticket and no ledger either, and connections stay open.
+- The same service in the clear takes the same messages over new connections, and enters tickets in a ledger.
+
+So private questions beside the second peer show the price of privacy alone, and beside the first that of everything.
 
 A busy machine makes every figure of time smaller or larger, so the table also has the processor time that each process
 took. The last figure is that of one server alone: how many answers it gives in a second of its own processor time,
@@ -40,9 +44,9 @@ from counterveil.crypto.randomness import Fresh, new_key
 from counterveil.research.processes import Process, Serve, free_port, publish, running
 from counterveil.service.app import make_app
 from counterveil.service.app import serve as run
-from counterveil.service.ledger import MemoryLedger
+from counterveil.service.ledger import Ledger
 from counterveil.service.listening import bind
-from counterveil.service.server import Server
+from counterveil.service.server import Admitted, Reply, Server, Turn
 from counterveil.terms.published import deployment_of, read_terms
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
@@ -93,17 +97,42 @@ def request(manifest: Manifest, kind: RequestKind, at: int, ticket: Ticket, secr
     return encode(Message(2, kind, 1, digest, key, ticket.encode(), at, (1, 2), secret, body))
 
 
+class ClearServer(Server):
+    """A server that takes the same messages as ours, reads a whole cost table in a question, and answers the record."""
+
+    nearest: Callable[[bytes], bytes]
+
+    def admit(self, head: bytes, length: int, kind: RequestKind) -> Admitted:
+        """Check a request as ours does; its answer is the nearest record."""
+        admitted = super().admit(head, length, kind)
+
+        def read(body: bytes) -> Turn:
+            turn = admitted.read(body)
+
+            def answer() -> Reply:
+                record = self.nearest(body[admitted.head :])
+                return Reply(len(record), iter([record]))
+
+            turn.answer, turn.last = answer, True  # type: ignore[method-assign]
+            return turn
+
+        return Admitted(admitted.head, read)
+
+
 def serve_plainly(folder: Path, port: int) -> None:
-    """Run the application of server 1 with a plaintext endpoint beside its own routes."""
+    """Run the application of server 1 in the clear, with an endpoint without tickets beside its own routes."""
     database, issued = Database.open(folder / "bundle"), read_terms(folder / "terms")
     deployment = deployment_of(issued.terms)
     common, own = read_common(folder / COMMON), SigningKey.load(folder / "1" / SERVER_PRIVATE)
-    server = Server.open(1, database, issued, key=common, own=own, ledger=MemoryLedger(), worthwhile=engine.LASTING)
+    ledger = Ledger(folder / "ledger", 1, new=True)
+    server = ClearServer.open(1, database, issued, key=common, own=own, ledger=ledger, worthwhile=engine.LASTING)
     app, scheme, rows = make_app(server), deployment.scheme, server.epoch.rows
 
     def nearest(body: bytes) -> bytes:
         table = unpack("table", scheme.field, body, scheme.symbols)
         return bytes(database.served[int(np.argmin(rows.scan(scheme.form.plan(scheme.field, table))))])
+
+    server.nearest = nearest
 
     @app.post("/plain")
     async def plain(request: Request) -> Response:
@@ -183,13 +212,40 @@ def privately(folder: Path, urls: list[str], count: int, connections: int) -> Pa
     return asyncio.run(go())
 
 
-def plainly(folder: Path, urls: list[str], count: int, connections: int) -> Part:
-    """Send whole cost tables to the plaintext endpoint."""
+def cost_tables(folder: Path) -> list[bytes]:
+    """Return the whole cost table of every person."""
     deployment = deployment_of(read_terms(folder / "terms").terms)
     field, bodies = Field(deployment.scheme.field.q), []
     for person in people():
         question, _ = compile_question(deployment, deployment.schema.codes(person), Preferences())
         bodies.append(pack(field, np.concatenate(question.costs or [])))
+    return bodies
+
+
+def with_tickets(folder: Path, urls: list[str], count: int, connections: int) -> Part:
+    """Send whole cost tables to the service in the clear, each with a ticket and over a new connection."""
+    bodies, issuer = cost_tables(folder), Issuer.load(folder / PRIVATE)
+
+    async def go() -> Part:
+        async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
+            manifest = decode_manifest((await http.get("/v1/manifest")).content)
+        expires = int(time.time()) + 3600
+        tickets = [mint(manifest.terms, [1, 2], expires=expires, issuer=issuer) for _ in range(count + 1)]
+        verify = httpx2.create_ssl_context()
+
+        async def ask(i: int) -> None:
+            asked = request(manifest, "query", 0, tickets[i], new_key(), bodies[i % 64])
+            async with httpx2.AsyncClient(base_url=urls[0], timeout=60, verify=verify) as http:
+                (await http.post("/v1/answer", content=asked)).raise_for_status()
+
+        return await load(count, ask, connections)
+
+    return asyncio.run(go())
+
+
+def plainly(folder: Path, urls: list[str], count: int, connections: int) -> Part:
+    """Send whole cost tables to the endpoint without tickets."""
+    bodies = cost_tables(folder)
 
     async def go() -> Part:
         async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
@@ -266,7 +322,8 @@ def measure(console: Console, pool: ProcessPoolExecutor, name: str, count: int) 
             clear = [f"http://127.0.0.1:{port}"]
             results = [
                 applied(pool, "private, two servers", privately, [*servers], (folder, urls), asked, 2, connections),
-                applied(pool, "in the clear, one server", plainly, [plain], (open_to_all, clear), count),
+                applied(pool, "in the clear, tickets and ledger", with_tickets, [plain], (open_to_all, clear), count),
+                applied(pool, "in the clear, an endpoint", plainly, [plain], (open_to_all, clear), count),
                 applied(pool, "private, one at a time", privately, [*servers], (folder, urls), asked // 20 + 2, 1, 1),
             ]  # fmt: skip
             alone = []
@@ -283,10 +340,13 @@ def measure(console: Console, pool: ProcessPoolExecutor, name: str, count: int) 
         cells = (str(len(each.seconds)), f"{each.rate:.0f}", f"{p50:.0f} ms", f"{p99:.0f} ms", *cpu)
         table.add_row(each.title, *cells, str(len(each.errors)))
     console.print(table)
-    private, in_clear, _ = results
-    console.print(f"Whole questions, private for each in the clear: {private.rate / in_clear.rate:.2f} a second;")
-    both = [each.servers + each.applicant for each in (private, in_clear)]
-    console.print(f"{both[1] / both[0]:.2f} for the same processor time of all processes.")
+    private, *in_clear, _ = results
+    for each in in_clear:
+        console.print(
+            f"Private questions for each {each.title}: {private.rate / each.rate:.2f} a second, "
+            f"{(each.servers + each.applicant) / (private.servers + private.applicant):.2f} for the same processor "
+            f"time of all processes, {each.servers / (private.servers / 2):.2f} for that of each server."
+        )
     for at_once, rate, each_second in alone:
         console.print(
             f"One server alone, its questions ready, {at_once} at a time: {rate:.0f} answers a second, "

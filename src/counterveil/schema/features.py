@@ -108,12 +108,13 @@ class _Common(
     def codes(self, values: Sequence[Any], *, clamp: bool = False) -> Vector:
         """Return the code of every value; refuse a value that has no code, and name its row."""
         absent = missing_of(values)
-        if absent.any() and self.missing == "refuse":
+        if not absent.any():
+            return self._codes(values, clamp)
+        if self.missing == "refuse":
             raise MissingValue(self.name, row=int(np.argmax(absent)), got="nothing", expected=self._expected())
         codes = np.full(len(values), self.steps + 1, dtype=np.int64)
         present = np.flatnonzero(~absent)
-        if absent.any():
-            values = values[present] if isinstance(values, np.ndarray) else [values[int(i)] for i in present]
+        values = values[present] if isinstance(values, np.ndarray) else [values[int(i)] for i in present]
         try:
             codes[present] = self._codes(values, clamp)
         except InvalidInput as error:
@@ -247,7 +248,7 @@ class Numeric(_Common, frozen=True, kw_only=True, tag="numeric"):
 
     def position(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return where numbers lie between low (0) and high (1). Numbers outside count as low or high."""
-        numbers = np.clip(numbers, self.low, self.high)
+        numbers = np.minimum(np.maximum(numbers, self.low), self.high)
         if self.log:
             return np.log(numbers / self.low) / math.log(self.high / self.low)
         if self.points is not None:

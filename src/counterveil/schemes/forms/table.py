@@ -129,7 +129,8 @@ class Table(Form):
     def _entries(self, j: int, entries: ArrayLike) -> list[int]:
         array = checks.integers(f"costs[{j}]", entries, (self.largest[j] + 1,))
         checks.in_range(f"costs[{j}]", array, 0)
-        return [int(v) for v in array]
+        whole: list[int] = array.tolist()
+        return whole
 
     def plan(self, field: Residues, query: Vector) -> Plan:
         """Return the plan to add up, for every row, the entries of the share that its codes point at."""
