@@ -11,8 +11,9 @@ the nearest record. So both lack a second server, pads, a second round and priva
 So private questions beside the second peer show the price of privacy alone, and beside the first that of everything.
 
 A busy machine makes every figure of time smaller or larger, so the table also has the processor time that each process
-took. The last figure is that of one server alone: how many answers it gives in a second of its own processor time,
-to questions that were made before.
+took. The last figures are those of one server alone: how many answers it gives in a second of its own processor time,
+to questions that were made before; how many whole questions it has its part in, each with two requests over a new
+connection; and how many the same service answers in the clear, each with one request over a new connection.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from counterveil.applicant.ask import compile_question
 from counterveil.crypto.keys import COMMON, PRIVATE, SERVER_PRIVATE, Issuer, SigningKey, read_common
 from counterveil.crypto.randomness import Fresh, new_key
 from counterveil.research.processes import Process, Serve, free_port, publish, running
+from counterveil.schemes.protocols import Size
 from counterveil.service.app import make_app
 from counterveil.service.app import serve as run
 from counterveil.service.ledger import Ledger
@@ -49,7 +51,7 @@ from counterveil.service.listening import bind
 from counterveil.service.server import Admitted, Reply, Server, Turn
 from counterveil.terms.published import deployment_of, read_terms
 from counterveil.terms.tickets import mint
-from counterveil.terms.wire import Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
+from counterveil.terms.wire import ROUTES, Manifest, RequestKind, Ticket, decode_manifest, encode, pack, unpack
 from counterveil.terms.wire import Request as Message
 
 ROWS, FEATURES, LEVELS = 10_000, 20, 20
@@ -59,6 +61,8 @@ SCHEMES: dict[str, dict[str, Any]] = {  # parameters, and how many questions for
     "joint": {"scheme": "table/sealed", "protocol": "joint"},
     "garbled": {"scheme": "table/sealed", "protocol": "garbled"},
 }
+QUERY: tuple[RequestKind, ...] = ("query",)
+WHOLE: tuple[RequestKind, ...] = ("query", "record-query")  # the requests of a whole question to each server
 FEWER = {"joint": 10, "garbled": 20}  # questions of other schemes take longer, so fewer are asked
 
 
@@ -278,33 +282,47 @@ def applied(
     )
 
 
-async def answers(folder: Path, server: Serve, count: int, connections: int) -> tuple[float, float]:
-    """Ask one server questions that were made before; return answers a second, and for each second of its processor."""
+async def answers(
+    folder: Path, process: Process, port: int, count: int, connections: int, kinds: Sequence[RequestKind] = ()
+) -> tuple[float, float]:
+    """Ask one server questions that were made before; return questions a second, and for each second of its processor.
+
+    With `kinds`, each question has these requests and a connection of its own; by default it is one request over a
+    connection that stays open.
+    """
     issuer = Issuer.load(folder / PRIVATE)
-    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
         manifest = decode_manifest((await http.get("/v1/manifest")).content)
-    scheme = deployment_of(manifest.terms).scheme
-    bodies = []
+    deployment, expires = deployment_of(manifest.terms), int(time.time()) + 3600
+    sizes = deployment.scheme.requests(Size(manifest.terms.rows, deployment.record_bytes, 1))
+    questions = []
     for _ in range(count):
-        ticket = mint(manifest.terms, [1, 2], expires=int(time.time()) + 3600, issuer=issuer)
-        share = Fresh().elements(scheme.field.q, scheme.symbols)  # a share is uniformly random
-        bodies.append(request(manifest, "query", 0, ticket, new_key(), pack(scheme.field, share)))
-    left = iter(bodies)
+        ticket, secret, bodies = mint(manifest.terms, [1, 2], expires=expires, issuer=issuer), new_key(), []
+        for at, (kind, size) in enumerate(zip(kinds or QUERY, sizes, strict=False)):
+            share = Fresh().elements(size.sent.q, size.up)  # a share is uniformly random
+            body = request(manifest, kind, at, ticket, secret, pack(size.sent, share))
+            head = f"POST {ROUTES[kind][0]} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+            bodies.append(head.encode() + body)
+        questions.append(bodies)
+    left = iter(questions)
 
     async def connection() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        for body in left:
-            head = f"POST /v1/answer HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            said = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            if " 200 " not in said:
-                raise SystemExit(said)
-            await reader.readexactly(int(said.split("content-length:")[1].split()[0]))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for bodies in left:
+            if kinds:
+                writer.close()
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for body in bodies:
+                writer.write(body)
+                said = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                if " 200 " not in said:
+                    raise SystemExit(said)
+                await reader.readexactly(int(said.split("content-length:")[1].split()[0]))
         writer.close()
 
-    taken, began = processor(server), time.perf_counter()
+    taken, began = processor(process), time.perf_counter()
     await asyncio.gather(*(connection() for _ in range(connections)))
-    return count / (time.perf_counter() - began), count / (processor(server) - taken)
+    return count / (time.perf_counter() - began), count / (processor(process) - taken)
 
 
 def measure(console: Console, pool: ProcessPoolExecutor, name: str, count: int) -> int:
@@ -326,10 +344,15 @@ def measure(console: Console, pool: ProcessPoolExecutor, name: str, count: int) 
                 applied(pool, "in the clear, an endpoint", plainly, [plain], (open_to_all, clear), count),
                 applied(pool, "private, one at a time", privately, [*servers], (folder, urls), asked // 20 + 2, 1, 1),
             ]  # fmt: skip
-            alone = []
+            alone, many = [], APPLICANTS * CONNECTIONS
             if name == "table/differences":
-                many = APPLICANTS * CONNECTIONS
-                alone = [(each, *asyncio.run(answers(folder, servers[0], count, each))) for each in (1, many)]
+                one, own = servers[0], servers[0].port
+                alone = [
+                    ("answers, one at a time", *asyncio.run(answers(folder, one, own, count, 1))),
+                    ("answers", *asyncio.run(answers(folder, one, own, count, many))),
+                    ("its part of whole questions", *asyncio.run(answers(folder, one, own, count, many, WHOLE))),
+                    ("the same in the clear", *asyncio.run(answers(open_to_all, plain, port, count, many, QUERY))),
+                ]
     title = f"{name}, M = {ROWS:,}, d = {FEATURES}, {APPLICANTS * connections} connections"
     table = Table(title=title, box=box.SIMPLE_HEAD)
     for heading in ("", "questions", "questions/s", "p50", "p99", "CPU of servers", "CPU of applicant", "errors"):
@@ -347,9 +370,9 @@ def measure(console: Console, pool: ProcessPoolExecutor, name: str, count: int) 
             f"{(each.servers + each.applicant) / (private.servers + private.applicant):.2f} for the same processor "
             f"time of all processes, {each.servers / (private.servers / 2):.2f} for that of each server."
         )
-    for at_once, rate, each_second in alone:
+    for what, rate, each_second in alone:
         console.print(
-            f"One server alone, its questions ready, {at_once} at a time: {rate:.0f} answers a second, "
+            f"One server alone, its questions ready, {what}: {rate:.0f} a second, "
             f"{each_second:.0f} for each second of its processor time."
         )
     for error in sorted({error for each in results for error in each.errors})[:5]:
