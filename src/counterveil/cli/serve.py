@@ -128,6 +128,14 @@ def _take_new_log_level(ctx: click.Context) -> None:
     help="Run this many processes at one port, under a supervisor that restarts them one by one on SIGHUP.",
 )
 @click.option(
+    "--hung-after",
+    metavar="SECONDS",
+    default=60,
+    show_default=True,
+    type=click.IntRange(5, 86_400),
+    help="--workers: replace a worker that gives no sign of life for this long.",
+)
+@click.option(
     "--threads",
     show_default="as many as cores, shared by the workers",
     type=click.IntRange(1, 256),
@@ -212,6 +220,7 @@ def serve(
     ledger: str,
     new_ledger: bool,
     workers: int | None,
+    hung_after: int,
     threads: int | None,
     engine_name: str,
     shards: int | None,
@@ -320,7 +329,7 @@ def serve(
     def ready() -> None:
         if place is not None:
             names = [offer.name for offer in running.offers.all]
-            place.ready(workers or place.place.workers, log_level, f"{host}, port {port}", names)
+            place.ready(workers or place.place.workers, log_level, f"{host}, port {port}", names, hung_after)
 
     app.serve(
         app.make_app(
