@@ -31,7 +31,7 @@ from counterveil.institution.bundle import Counts, begins
 from counterveil.institution.bundle import read as read_bundle
 from counterveil.institution.cluster import ray_crew, size_of
 from counterveil.institution.database import Database
-from counterveil.research.processes import BUNDLE, TERMS, Serve, free_port, publish, running
+from counterveil.research.processes import BUNDLE, COMMAND, TERMS, Serve, free_port, publish, running
 from counterveil.schemes.forms import FORMS
 from counterveil.schemes.protocols import PROTOCOLS, Size, make_protocol
 from counterveil.schemes.reveals import REVEALS
@@ -271,6 +271,16 @@ def test_a_build_refuses_settings_that_contradict_each_other(tmp_path: Path) -> 
         assert error in said.output
     said = CliRunner().invoke(main, [*map(str, [*common[:1], tmp_path / "f.csv", *common[2:]]), "--engine", "ray"])
     assert "--engine ray: got a file in memory, expected a folder of Parquet files, or --memory" in said.output
+
+
+def test_rows_are_not_fetched_over_plain_http_from_another_machine(tmp_path: Path) -> None:
+    publish(tmp_path, numbers_database(20, 2), ["http://a.test", "http://b.test"])
+    place = "http://store.test/bundle?signature=hush"
+    server = Serve(tmp_path, 1, free_port(), "--engine", "ray", "--shards", 2, "--shard-bundle", place)
+    refused = CliRunner().invoke(main, [*map(str, server.command()[len(COMMAND) :])])
+    assert refused.exit_code == 2
+    assert "--shard-bundle: got plain http to another machine, expected https: rows are secret" in refused.output
+    assert "hush" not in refused.output
 
 
 # --- parts of a bundle ----------------------------------------------------------------------------------------------

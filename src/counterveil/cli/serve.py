@@ -19,6 +19,7 @@ from ..errors import CounterveilError, InvalidKey, MissingPackage, UnknownName, 
 from ..service import family
 from ..service.outset import bind
 from ..service.supervisor import supervise
+from ..terms.addresses import is_exposed
 from .defaults import check_by_task, task_defaults
 
 if TYPE_CHECKING:  # a supervisor stays small, and starts fast, because it needs none of these
@@ -357,6 +358,8 @@ def _hosting(
     if name != "ray" and (shards or address or place or replicas > 1 or of_shards != "cpu"):
         got = "--shards, --replicas, --ray-address, --shard-engine or --shard-bundle"
         raise WrongType(f"--engine {name}", got=got, expected="these with --engine ray only")
+    if place and is_exposed(place):
+        raise WrongType("--shard-bundle", got="plain http to another machine", expected="https: rows are secret")
     return Hosting(of_shards if name == "ray" else name, shards or 0, replicas, address, place or "", owner)
 
 
