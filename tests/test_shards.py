@@ -22,7 +22,7 @@ from counterveil import Boolean, Client, Numeric, Schema, Scheme, make_scheme
 from counterveil.algebra import maps
 from counterveil.algebra.field import Field
 from counterveil.cli import main
-from counterveil.crypto.keys import PRIVATE, SERVER_PRIVATE, Issuer, SigningKey, write_keys
+from counterveil.crypto.keys import COMMON, PRIVATE, SERVER_PRIVATE, Issuer, SigningKey, write_keys
 from counterveil.engine import Plan, as_rows, hold
 from counterveil.engine.shards import ShardedRecords, ShardedRows, Shards
 from counterveil.errors import CounterveilError, InvalidBundle, InvalidData, NotServed, OutOfRange, Refused
@@ -419,3 +419,5 @@ def test_a_server_whose_shard_finds_a_damaged_part_says_which_and_serves_what_is
         running([Serve(tmp_path / "bad", 1, free_port(), *settings)]),
     ):
         pass
+    left = {path.name for path in (tmp_path / "bad").iterdir()}
+    assert not left & {"ledger-1", f"{COMMON}.server-1"}  # the next start may make the ledger

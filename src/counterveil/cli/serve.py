@@ -8,6 +8,7 @@ import ssl
 import sys
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -286,9 +287,14 @@ def serve(
     keys = read_keys(common_key, time.time())
     held = _holdings(bundle, terms_file, epochs, server, own, whole=not hosting.shards)
     check_by_task(ctx, [holding.issued for holding in held])
+    token = read_token(operator_token) if operator_token else ""
+    keep = family.made if place is None else place.keep
+    each = threads or max(1, cores() // (workers or 1))
+    lay_out = partial(lay_out_all, held, threads=each, worthwhile=engine.LASTING, keep=keep, hosting=hosting)
     new_ledger = new_ledger and (place is None or place.place.first)
-    # An address that is in use must not leave a ledger behind.
+    # An address that is in use, or damage that a shard finds, must not leave a new ledger behind.
     bound = bind(host, port) if place is None else place.sockets
+    laid = lay_out() if new_ledger else []
     book = open_ledger(ledger, server, owner=own.public, new=new_ledger, bound=are_bound(keys, server))
     try:
         admitted = admit_keys(keys, server, book)
@@ -299,15 +305,13 @@ def serve(
         raise
     at_the_end = ctx.call_on_close  # also after an error
     at_the_end(book.close)
-    keep = family.made if place is None else place.keep
-    each = threads or max(1, cores() // (workers or 1))
-    laid = lay_out_all(held, threads=each, worthwhile=engine.LASTING, keep=keep, hosting=hosting)
+    laid = laid or lay_out()
     running = Server(server, [epoch for _, epoch in laid], keys=admitted, own=own, ledger=book)
     if place is not None:
         running.offers.agreed = lambda: place.offered
     operator = None
     if operator_token:
-        newest, token = max((each for each, _ in laid), key=lambda each: age(each.issued)), read_token(operator_token)
+        newest = max((each for each, _ in laid), key=lambda each: age(each.issued))
         name = f"{newest.issued.digest.hex()}/bits"
         bits = float(keep(name, lambda: _bits(newest.database, newest.deployment)))
         operator = Operator(running, token, bits=bits, budget=budget, issued=issued, family=place)
