@@ -371,10 +371,13 @@ def _holdings(
     bundle: Path | None, terms: Path | None, epochs: Path | None, server: int, own: SigningKey, *, whole: bool
 ) -> list[Holding]:
     """Read what the server holds, one bundle and its terms or a folder of them: whole, unless shards check it."""
+    from ..service.pins import pinned_by
     from ..service.starting import read_holding, read_holdings
 
     if epochs is not None and bundle is None and terms is None:
-        return read_holdings(epochs, server, own, time.time(), whole=whole)
+        held = read_holdings(epochs, server, own, time.time(), whole=whole)
+        pinned_by([each.issued for each in held])  # another key is another server, whose ledger knows no used ticket
+        return held
     if epochs is not None or bundle is None or terms is None:
         raise WrongType("what to serve", got="something else", expected="BUNDLE and --terms, or --epochs FOLDER")
     return [read_holding(bundle, terms, server, own, whole=whole)]
