@@ -127,7 +127,7 @@ def test_terms_that_name_two_keys_for_one_server_are_not_served_together(tmp_pat
         made.publish("second", numbers_database(60, 3), scheme="table/differences")
         for name in ("first", "second"):
             made.give(1, name)
-        with pytest.raises(RuntimeError, match="did not start: .*terms: got two keys for server 2, expected one key"):
+        with pytest.raises(RuntimeError, match=r"did not start: .*terms: got two keys for server 2, expected one key"):
             made.start(1)
         (tmp_path / "1" / "epochs" / "first.terms").unlink()
         made.start(1)
