@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from counterveil.errors import Malformed
-from counterveil.terms.addresses import canonical
+from counterveil.terms.addresses import canonical, is_exposed
 
 ONE = "https://one.example"
 
@@ -32,3 +32,10 @@ def test_an_address_has_one_form(given: str, form: str) -> None:
 def test_what_is_no_address_or_could_mark_its_user_is_refused(given: str) -> None:
     with pytest.raises(Malformed, match="expected an address such as"):
         canonical(given)
+
+
+def test_plain_http_is_exposed_except_on_this_machine() -> None:
+    for url in ("http://one.example", "http://10.0.0.1/a?b", "http://127.0.0.1@one.example", "http://", "http://["):
+        assert is_exposed(url), url
+    for url in (ONE, "http://localhost:8000", "http://127.0.0.2", "http://[::1]:80/a", "/a/path"):
+        assert not is_exposed(url), url

@@ -346,6 +346,45 @@ def test_errors_are_one_line_and_hide_the_password(replicated: Pair, tmp_path: P
     assert found.stderr == "counterveil: a ledger in PostgreSQL: got no psycopg, expected counterveil[postgres]\n"
 
 
+@pytest.mark.parametrize(
+    ("address", "around", "refused"),
+    [
+        ("db/l", {}, "sslmode=prefer to db"),
+        ("db/l?sslmode=require", {"PGSSLMODE": "verify-full"}, "sslmode=require to db"),
+        ("db/l", {"PGSSLMODE": "allow"}, "sslmode=allow to db"),
+        ("127.0.0.1,db:5433/l", {}, "sslmode=prefer to 127.0.0.1, db"),
+        ("localhost/l?hostaddr=192.0.2.1", {}, "sslmode=prefer to 192.0.2.1"),
+        ("/l", {"PGHOST": "db"}, "sslmode=prefer to db"),
+        ("localhost/l", {"PGHOSTADDR": "192.0.2.1"}, "sslmode=prefer to 192.0.2.1"),
+        ("localhost/l?service=s", {"PGSSLMODE": "verify-full"}, "sslmode=prefer to a service"),
+        ("localhost/l", {"PGSERVICE": "s"}, "sslmode=prefer to a service"),
+        ("db/l?sslmode=verify-full", {}, ""),
+        ("a,b/l?sslmode=verify-ca", {"PGSSLMODE": "disable"}, ""),
+        ("db/l", {"PGSSLMODE": "verify-full"}, ""),
+        ("db/l?sslmode=disable", {}, ""),
+        ("/l?service=s&sslmode=verify-full", {}, ""),
+        ("127.0.0.2,[::1],localhost/l", {}, ""),
+        ("db/l?hostaddr=127.0.0.1", {}, ""),
+        ("%2Frun%2Fpostgresql/l", {}, ""),
+        ("/l", {}, ""),
+    ],
+)
+def test_another_machine_must_show_its_certificate(
+    address: str, around: dict[str, str], refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PGHOST", "PGHOSTADDR", "PGSSLMODE", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in around.items():
+        monkeypatch.setenv(name, value)
+    given = f"postgresql://somebody:hush@{address}"
+    if not refused:
+        lines.Lines(given).close()  # nothing is dialled yet
+        return
+    with pytest.raises(InvalidLedger, match=f"got {refused}, which checks no certificate, expected between") as error:
+        lines.Lines(given)
+    assert "hush" not in str(error.value)
+
+
 def test_servers_answer_with_it_through_a_crash_of_postgresql(replicated: Pair, tmp_path: Path) -> None:
     primary, _ = replicated
     database = numbers_database(50, 3)

@@ -20,7 +20,7 @@ import pytest
 
 from counterveil import Counterfactual
 from counterveil.applicant.client import AsyncClient, Client
-from counterveil.crypto.keys import read_common_key
+from counterveil.crypto.keys import SERVER_PRIVATE, SERVER_PUBLIC, read_common_key, write_server_keys
 from counterveil.errors import CounterveilError, Disagreement, ServerFault
 from counterveil.research.processes import COMMAND
 from counterveil.terms import wire
@@ -116,6 +116,21 @@ def test_doctor_and_ask_say_who_lacks_the_terms_of_a_file_and_that_a_file_is_old
         code, text = doctor("second")
         assert (code, "59 differences" in text, "older than" in text) == (0, True, False), text
         assert text.count("within 2 s") == 2
+
+
+def test_terms_that_name_two_keys_for_one_server_are_not_served_together(tmp_path: Path) -> None:
+    with Rolling(tmp_path, 2) as made:
+        made.publish("first", numbers_database(40, 3), scheme="table/differences")
+        for name in (SERVER_PRIVATE, SERVER_PUBLIC):
+            (tmp_path / "2" / name).unlink()
+        write_server_keys(tmp_path / "2")  # server 2 is another one now
+        made.publish("second", numbers_database(60, 3), scheme="table/differences")
+        for name in ("first", "second"):
+            made.give(1, name)
+        with pytest.raises(RuntimeError, match=r"did not start: .*terms: got two keys for server 2, expected one key"):
+            made.start(1)
+        (tmp_path / "1" / "epochs" / "first.terms").unlink()
+        made.start(1)
 
 
 @pytest.mark.slow

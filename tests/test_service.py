@@ -545,6 +545,7 @@ def test_a_ledger_is_needed_and_is_one_servers_own(credit: Service, tmp_path: Pa
         (["--server", 1, "--config", "none.toml"], "No such file"),
         (["--server", 1, "--terms", "none.toml"], "expected a terms file"),
         (["--server", 1, "--terms", "bad.toml"], "JSON of version 2"),
+        (["--server", 1, "--operator-token", "none.toml"], "No such file"),
         (["--server", 1, "--terms", "forged"], "expected that of the issuer whom they name"),
     ],
 )
@@ -562,6 +563,7 @@ def test_bad_settings_are_refused_in_one_line(credit: Service, tmp_path: Path, a
     assert refused.returncode == 2, refused.stderr
     assert refused.stderr.count("\n") == 1
     assert said in refused.stderr
+    assert not (tmp_path / "l").exists()  # so the next start may make it
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from counterveil import Boolean, Client, Numeric, Schema, Scheme, make_scheme
 from counterveil.algebra import maps
 from counterveil.algebra.field import Field
 from counterveil.cli import main
-from counterveil.crypto.keys import PRIVATE, SERVER_PRIVATE, Issuer, SigningKey, write_keys
+from counterveil.crypto.keys import COMMON, PRIVATE, SERVER_PRIVATE, Issuer, SigningKey, write_keys
 from counterveil.engine import Plan, as_rows, hold
 from counterveil.engine.shards import ShardedRecords, ShardedRows, Shards
 from counterveil.errors import CounterveilError, InvalidBundle, InvalidData, NotServed, OutOfRange, Refused
@@ -31,7 +31,7 @@ from counterveil.institution.bundle import Counts, begins
 from counterveil.institution.bundle import read as read_bundle
 from counterveil.institution.cluster import ray_crew, size_of
 from counterveil.institution.database import Database
-from counterveil.research.processes import BUNDLE, TERMS, Serve, free_port, publish, running
+from counterveil.research.processes import BUNDLE, COMMAND, TERMS, Serve, free_port, publish, running
 from counterveil.schemes.forms import FORMS
 from counterveil.schemes.protocols import PROTOCOLS, Size, make_protocol
 from counterveil.schemes.reveals import REVEALS
@@ -273,6 +273,16 @@ def test_a_build_refuses_settings_that_contradict_each_other(tmp_path: Path) -> 
     assert "--engine ray: got a file in memory, expected a folder of Parquet files, or --memory" in said.output
 
 
+def test_rows_are_not_fetched_over_plain_http_from_another_machine(tmp_path: Path) -> None:
+    publish(tmp_path, numbers_database(20, 2), ["http://a.test", "http://b.test"])
+    place = "http://store.test/bundle?signature=hush"
+    server = Serve(tmp_path, 1, free_port(), "--engine", "ray", "--shards", 2, "--shard-bundle", place)
+    refused = CliRunner().invoke(main, [*map(str, server.command()[len(COMMAND) :])])
+    assert refused.exit_code == 2
+    assert "--shard-bundle: got plain http to another machine, expected https: rows are secret" in refused.output
+    assert "hush" not in refused.output
+
+
 # --- parts of a bundle ----------------------------------------------------------------------------------------------
 
 
@@ -409,3 +419,5 @@ def test_a_server_whose_shard_finds_a_damaged_part_says_which_and_serves_what_is
         running([Serve(tmp_path / "bad", 1, free_port(), *settings)]),
     ):
         pass
+    left = {path.name for path in (tmp_path / "bad").iterdir()}
+    assert not left & {"ledger-1", f"{COMMON}.server-1"}  # the next start may make the ledger

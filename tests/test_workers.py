@@ -200,6 +200,26 @@ def test_killed_workers_cost_nobody_an_answer(service: Service) -> None:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+def test_a_worker_that_hangs_is_replaced_and_one_that_was_frozen_with_its_supervisor_is_not(tmp_path: Path) -> None:
+    limit, killed = 10, "worker hangs, and is killed"
+    with running(tmp_path, numbers_database(20, 4), 2, "--workers", WORKERS, "--hung-after", limit) as service:
+        process = service.processes[0]
+        hung, healthy = wait_ready(process, WORKERS)
+        os.kill(hung, signal.SIGSTOP)
+        wait_until(lambda: hung not in children(process))
+        assert [entry["worker"] for entry in entries(process) if entry["event"] == killed] == [hung]
+        family = wait_ready(process, WORKERS)
+        assert healthy in family  # it gave signs of life all the time
+        for pid in (*family, process.process.pid):  # as if the whole container were paused
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(limit + 1)
+        for pid in (process.process.pid, *family):
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(1)  # the supervisor looks before a worker gives a sign
+        ask(service)
+        assert workers(process) == family
+
+
 def test_new_data_is_laid_out_once_and_old_data_is_let_go(service: Service) -> None:
     def held(process: Process) -> int:
         folder = Path(f"/proc/{process.process.pid}/fd")

@@ -6,14 +6,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 
 from ..errors import Malformed, ServerFault
 from ..terms import wire
-from ..terms.addresses import canonical, is_loopback
+from ..terms.addresses import canonical, is_exposed
 from ..terms.agreement import Peer, Traffic
 from .conversation import Conversation
 from .offer import settle
@@ -277,7 +276,7 @@ def safe_address(given: Any, insecure: bool) -> str:
         url = canonical(str(given))
     except Malformed:
         raise ServerFault(str(given)[:100], "is not an address, such as https://one.example") from None
-    if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
+    if is_exposed(url) and not insecure:
         raise ServerFault(
             url, "is plain http: somebody on the way to both servers could read the question; expected https"
         )

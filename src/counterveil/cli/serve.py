@@ -8,6 +8,7 @@ import ssl
 import sys
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ..errors import CounterveilError, InvalidKey, MissingPackage, UnknownName, 
 from ..service import family
 from ..service.outset import bind
 from ..service.supervisor import supervise
+from ..terms.addresses import is_exposed
 from .defaults import check_by_task, task_defaults
 
 if TYPE_CHECKING:  # a supervisor stays small, and starts fast, because it needs none of these
@@ -128,6 +130,14 @@ def _take_new_log_level(ctx: click.Context) -> None:
     help="Run this many processes at one port, under a supervisor that restarts them one by one on SIGHUP.",
 )
 @click.option(
+    "--hung-after",
+    metavar="SECONDS",
+    default=60,
+    show_default=True,
+    type=click.IntRange(5, 86_400),
+    help="--workers: replace a worker that gives no sign of life for this long.",
+)
+@click.option(
     "--threads",
     show_default="as many as cores, shared by the workers",
     type=click.IntRange(1, 256),
@@ -212,6 +222,7 @@ def serve(
     ledger: str,
     new_ledger: bool,
     workers: int | None,
+    hung_after: int,
     threads: int | None,
     engine_name: str,
     shards: int | None,
@@ -276,9 +287,14 @@ def serve(
     keys = read_keys(common_key, time.time())
     held = _holdings(bundle, terms_file, epochs, server, own, whole=not hosting.shards)
     check_by_task(ctx, [holding.issued for holding in held])
+    token = read_token(operator_token) if operator_token else ""
+    keep = family.made if place is None else place.keep
+    each = threads or max(1, cores() // (workers or 1))
+    lay_out = partial(lay_out_all, held, threads=each, worthwhile=engine.LASTING, keep=keep, hosting=hosting)
     new_ledger = new_ledger and (place is None or place.place.first)
-    # An address that is in use must not leave a ledger behind.
+    # An address that is in use, or damage that a shard finds, must not leave a new ledger behind.
     bound = bind(host, port) if place is None else place.sockets
+    laid = lay_out() if new_ledger else []
     book = open_ledger(ledger, server, owner=own.public, new=new_ledger, bound=are_bound(keys, server))
     try:
         admitted = admit_keys(keys, server, book)
@@ -289,15 +305,13 @@ def serve(
         raise
     at_the_end = ctx.call_on_close  # also after an error
     at_the_end(book.close)
-    keep = family.made if place is None else place.keep
-    each = threads or max(1, cores() // (workers or 1))
-    laid = lay_out_all(held, threads=each, worthwhile=engine.LASTING, keep=keep, hosting=hosting)
+    laid = laid or lay_out()
     running = Server(server, [epoch for _, epoch in laid], keys=admitted, own=own, ledger=book)
     if place is not None:
         running.offers.agreed = lambda: place.offered
     operator = None
     if operator_token:
-        newest, token = max((each for each, _ in laid), key=lambda each: age(each.issued)), read_token(operator_token)
+        newest = max((each for each, _ in laid), key=lambda each: age(each.issued))
         name = f"{newest.issued.digest.hex()}/bits"
         bits = float(keep(name, lambda: _bits(newest.database, newest.deployment)))
         operator = Operator(running, token, bits=bits, budget=budget, issued=issued, family=place)
@@ -320,7 +334,7 @@ def serve(
     def ready() -> None:
         if place is not None:
             names = [offer.name for offer in running.offers.all]
-            place.ready(workers or place.place.workers, log_level, f"{host}, port {port}", names)
+            place.ready(workers or place.place.workers, log_level, f"{host}, port {port}", names, hung_after)
 
     app.serve(
         app.make_app(
@@ -348,6 +362,8 @@ def _hosting(
     if name != "ray" and (shards or address or place or replicas > 1 or of_shards != "cpu"):
         got = "--shards, --replicas, --ray-address, --shard-engine or --shard-bundle"
         raise WrongType(f"--engine {name}", got=got, expected="these with --engine ray only")
+    if place and is_exposed(place):
+        raise WrongType("--shard-bundle", got="plain http to another machine", expected="https: rows are secret")
     return Hosting(of_shards if name == "ray" else name, shards or 0, replicas, address, place or "", owner)
 
 
@@ -355,10 +371,13 @@ def _holdings(
     bundle: Path | None, terms: Path | None, epochs: Path | None, server: int, own: SigningKey, *, whole: bool
 ) -> list[Holding]:
     """Read what the server holds, one bundle and its terms or a folder of them: whole, unless shards check it."""
+    from ..service.pins import pinned_by
     from ..service.starting import read_holding, read_holdings
 
     if epochs is not None and bundle is None and terms is None:
-        return read_holdings(epochs, server, own, time.time(), whole=whole)
+        held = read_holdings(epochs, server, own, time.time(), whole=whole)
+        pinned_by([each.issued for each in held])  # another key is another server, whose ledger knows no used ticket
+        return held
     if epochs is not None or bundle is None or terms is None:
         raise WrongType("what to serve", got="something else", expected="BUNDLE and --terms, or --epochs FOLDER")
     return [read_holding(bundle, terms, server, own, whole=whole)]

@@ -1,7 +1,7 @@
 """A worker's place in a family: processes of one server on one machine, which share a port, arrays and counts.
 
-`supervisor` starts the workers. A worker says when it is ready, hands over the arrays that it made, and is told when to
-leave. If the supervisor ends, however it ends, its workers end too.
+`supervisor` starts the workers. A worker says when it is ready and, from then on, that its event loop turns. It hands
+over the arrays that it made, and is told when to leave. If the supervisor ends, however it ends, its workers end too.
 
 Security: arrays are in memory that no other user can open. The folder of the family is closed to other users.
 """
@@ -16,6 +16,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ except ImportError:  # not Unix, so there are no families
 AVAILABLE = fcntl is not None
 PLACE = "COUNTERVEIL_FAMILY"  # in the environment of a worker
 MOST = 1 << 16  # bytes of one message
+BEAT = 1.0  # seconds between two signs of life
 _ALONE = 3  # the exit code of a worker whose supervisor has ended
 
 Made = Callable[[], Any]
@@ -81,6 +83,11 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     at: str  # host and port, as the settings have them now
     uses: list[str]  # names of arrays
     offers: list[str]  # names of offers
+    hung_after: float  # seconds without a sign of life after which a worker is killed
+
+
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """A worker that is ready says that its event loop turns."""
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
@@ -93,7 +100,7 @@ class Offered(msgspec.Struct, frozen=True, tag="offered"):
     names: list[str]
 
 
-def encode(message: Laid | Ready | Drain | Offered) -> bytes:
+def encode(message: Laid | Ready | Alive | Drain | Offered) -> bytes:
     """Return a message as a line."""
     return msgspec.json.encode(message) + b"\n"
 
@@ -152,9 +159,14 @@ class Family:
         self._say(Laid(name, kept.dtype, kept.shape), fd)
         return kept
 
-    def ready(self, workers: int, log_level: str, at: str, offers: list[str]) -> None:
+    def ready(self, workers: int, log_level: str, at: str, offers: list[str], hung_after: float) -> None:
         """Say that this worker serves, by these settings."""
-        self._say(Ready(workers, log_level, at, self._uses, offers))
+        self._say(Ready(workers, log_level, at, self._uses, offers, hung_after))
+
+    def alive(self) -> None:
+        """Give a sign of life, without waiting: a supervisor that is stopped reads none, and must stop nobody."""
+        with suppress(OSError):
+            self._control.send(encode(Alive()), socket.MSG_DONTWAIT)
 
     def on_drain(self, drain: Callable[[], None]) -> None:
         """Call this function, in another thread, when this worker is told to finish what is under way and to end."""

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from starlette.routing import WebSocketRoute
 
 from .connections import ACCEPTED, FIRST_MESSAGE, Listener, Upgraded
-from .family import Family
+from .family import BEAT, Family
 from .outset import bind as bind
 from .outset import log_lines
 
@@ -38,6 +38,12 @@ class _Worker(Listener):
         await super().startup(sockets)
         self._family.on_drain(self._drain)
         self._ready()
+        self._beat()
+
+    def _beat(self) -> None:
+        """Give a sign of life, and repeat until the event loop ends or hangs."""
+        self._family.alive()
+        asyncio.get_running_loop().call_later(BEAT, self._beat)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more; let those who were accepted finish their handshake; then finish the answers under way."""

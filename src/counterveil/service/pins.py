@@ -1,4 +1,4 @@
-"""The public keys that linked servers must prove to have, over all terms that are served together."""
+"""The public keys of servers, over all terms that are served together. Linked servers must prove to have them."""
 
 from __future__ import annotations
 

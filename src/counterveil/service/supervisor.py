@@ -1,6 +1,7 @@
 """The supervisor: it binds the port, starts workers, replaces those that end, and restarts all of them one by one.
 
-It reads neither the database nor a key, and never answers anybody. So it stays small, and has little that can fail.
+A worker that was ready and then gives no sign of life for too long is killed, and so replaced. The supervisor reads
+neither the database nor a key, and never answers anybody. So it stays small, and has little that can fail.
 
     SIGHUP            Restart the workers one by one. Each new one reads settings, terms and data anew, and serves
                       before an old one is told to leave. If a new one does not start, the old ones go on.
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 
-from .family import MOST, PLACE, Drain, Kept, Laid, Offered, Place, Ready, encode
+from .family import MOST, PLACE, Alive, Drain, Kept, Laid, Offered, Place, Ready, encode
 from .outset import log_lines
 
 log = logging.getLogger("counterveil")
@@ -45,6 +46,7 @@ class _Worker:
     process: subprocess.Popen[bytes]
     control: socket.socket
     since: float = 0.0  # when it became ready; 0 before
+    silent: float = 0.0  # seconds without a sign of life since then
     leaves: bool = False  # whether it was told to end
     uses: frozenset[str] = frozenset()
     offers: frozenset[str] = frozenset()
@@ -71,6 +73,7 @@ class Supervisor:
         self._offered: list[str] | None = None
         self._ever_ready, self._code = False, 0
         self._failures, self._not_before = 0, 0.0
+        self._hung_after, self._looked = 0.0, 0.0
         self._selector = selectors.DefaultSelector()
         self._folder = tempfile.mkdtemp(prefix="counterveil-")  # closed to other users
 
@@ -95,6 +98,7 @@ class Supervisor:
                         woken.recv(MOST)
                     else:
                         self._hear(key.data)
+                self._watch()
         finally:
             for worker in self._workers:
                 worker.process.kill()
@@ -145,6 +149,19 @@ class Supervisor:
             self._rolling = False
             log.info("all workers are new", extra={"fields": {"workers": self._count}})
             self._let_go()
+
+    def _watch(self) -> None:
+        """Kill workers that have given no sign of life for too long; `_ended` then replaces them."""
+        now = time.monotonic()
+        # One look counts as its usual time at most: while a whole machine or container is paused, nobody gives a sign.
+        passed, self._looked = min(now - self._looked, _LOOK), now
+        for worker in self._workers:
+            worker.silent += passed if worker.since else 0.0
+            if worker.silent > self._hung_after:
+                fields = {"worker": worker.process.pid, "seat": worker.seat, "silent_s": round(worker.silent)}
+                log.error("worker hangs, and is killed", extra={"fields": fields})
+                worker.silent = 0.0
+                worker.process.kill()
 
     def _start(self) -> None:
         """Start a worker, at the lowest seat that is free."""
@@ -207,11 +224,14 @@ class Supervisor:
         if not said:
             self._ended(worker)
             return
+        worker.silent = 0.0
         *messages, worker.said = (worker.said + said).split(b"\n")
         for message in messages:
-            self._take(worker, msgspec.json.decode(message, type=Laid | Ready))
+            self._take(worker, msgspec.json.decode(message, type=Laid | Ready | Alive))
 
-    def _take(self, worker: _Worker, message: Laid | Ready) -> None:
+    def _take(self, worker: _Worker, message: Laid | Ready | Alive) -> None:
+        if isinstance(message, Alive):
+            return
         if isinstance(message, Laid):
             fd = worker.fds.pop(0)
             if message.name in self._kept:  # two workers made it at the same time
@@ -221,7 +241,7 @@ class Supervisor:
             return
         worker.since, worker.uses, worker.offers = time.monotonic(), frozenset(message.uses), frozenset(message.offers)
         self._announce()
-        self._ever_ready, self._count = True, message.workers
+        self._ever_ready, self._count, self._hung_after = True, message.workers, message.hung_after
         log_lines(message.log_level)
         log.info("worker ready", extra={"fields": {"worker": worker.process.pid, "seat": worker.seat}})
         if message.at != self._at:

@@ -36,6 +36,14 @@ def canonical(text: str) -> str:
     return made
 
 
+def is_exposed(url: str) -> bool:
+    """Say whether an address is plain http to another machine, so that others can read what travels."""
+    try:
+        return url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
+    except ValueError:  # it names no machine
+        return True
+
+
 def is_loopback(host: str) -> bool:
     """Say whether a host is this machine."""
     try:

@@ -3,22 +3,27 @@
 PostgreSQL says that a transaction succeeded, and only warns, when somebody cancels its wait for the standby. So every
 warning counts as a failure here, and there is no statement timeout, which would cancel that wait. A transaction that
 takes too long loses its connection instead.
+
+Security: a database on another machine must show its certificate (`_check_network`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...errors import InvalidLedger
+from ...terms.addresses import is_loopback
 
 PATIENCE = 20.0  # seconds that a transaction may take
 MOST = 8  # connections of one process: their transactions reach the disk and the standby together
@@ -42,13 +47,37 @@ def name_of(address: str) -> str:
     with suppress(psycopg.Error):  # its message may quote the password, as may messages about a host or a port
         parts = conninfo_to_dict(address)
     host, port = parts.get("host") or "localhost", str(parts.get("port") or "5432")
-    if not parts or "@" in host or not port.replace(",", "").isdigit():
+    if not parts or "@" in host or port.strip("0123456789,"):
         raise InvalidLedger(
             "the ledger",
             got="an address that PostgreSQL cannot read",
             expected="postgresql://user:password@host:port/database, with %40 for @ and %2F for / in a password",
         )
     return f"postgresql://{host}/{parts.get('dbname') or ''}"
+
+
+def _check_network(address: str) -> None:
+    """Refuse a database on another machine, unless its certificate is checked or TLS is turned off by name.
+
+    By default libpq tries TLS, checks no certificate, and goes on in plain text. Then whoever is in between can read
+    and change entries, and a used ticket is good again. `require` checks no certificate either.
+    """
+    parts = conninfo_to_dict(address)
+    # What a service's file says, libpq alone reads. It may name any machine, and it outdoes the environment.
+    service = parts.get("service") or os.environ.get("PGSERVICE")
+    around = {} if service else os.environ
+    hosts = str(parts.get("host") or around.get("PGHOST", "")).split(",")
+    addresses = str(parts.get("hostaddr") or around.get("PGHOSTADDR", "")).split(",")
+    places = [number or host for host, number in zip_longest(hosts, addresses, fillvalue="")]
+    if not service and all(not place or place.startswith("/") or is_loopback(place) for place in places):
+        return  # a socket of this machine, or its loopback address
+    mode = parts.get("sslmode") or around.get("PGSSLMODE") or "prefer"
+    if mode not in ("verify-full", "verify-ca", "disable"):
+        raise InvalidLedger(
+            name_of(address),
+            got=f"sslmode={mode} to {'a service' if service else ', '.join(places)}, which checks no certificate",
+            expected="between machines sslmode=verify-full or verify-ca; on a network that you trust, sslmode=disable",
+        )
 
 
 class Line:
@@ -98,6 +127,7 @@ class Lines:
 
     def __init__(self, address: str) -> None:
         self.name, self._address = name_of(address), address
+        _check_network(address)
         self._lock, self._places = threading.Lock(), threading.Semaphore(MOST)
         self._idle: list[Line] = []
         self._busy: set[Line] = set()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ssl
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import websockets
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 
 from ...errors import Malformed
-from ...terms.addresses import canonical, is_loopback
+from ...terms.addresses import canonical, is_exposed
 from ...terms.wire import LINK_PATH
 from ..connections import HANG_UP, WIDEN
 from .channel import MOST_SEALED, Gone
@@ -28,7 +27,7 @@ _REASON = 100  # characters; all reasons are ASCII
 def link_url(given: str, *, insecure: bool = False) -> str:
     """Return the WebSocket address of a peer's web address; refuse plain http to other machines."""
     url = canonical(given)
-    if url.startswith("http:") and not insecure and not is_loopback(urlsplit(url).hostname or ""):
+    if is_exposed(url) and not insecure:
         raise Malformed("link", got=f"plain http to another machine, {url}", expected="https")
     return f"ws{url.removeprefix('http')}{LINK_PATH}"
 
