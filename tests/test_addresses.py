@@ -35,7 +35,14 @@ def test_what_is_no_address_or_could_mark_its_user_is_refused(given: str) -> Non
 
 
 def test_plain_http_is_exposed_except_on_this_machine() -> None:
-    for url in ("http://one.example", "http://10.0.0.1/a?b", "http://127.0.0.1@one.example", "http://", "http://["):
+    for url in (
+        "http://one.example",
+        "HTTP://one.example",
+        "http://10.0.0.1/a?b",
+        "http://127.0.0.1@one.example",
+        "http://",
+        "http://[",
+    ):
         assert is_exposed(url), url
     for url in (ONE, "http://localhost:8000", "http://127.0.0.2", "http://[::1]:80/a", "/a/path"):
         assert not is_exposed(url), url

@@ -39,7 +39,8 @@ def canonical(text: str) -> str:
 def is_exposed(url: str) -> bool:
     """Say whether an address is plain http to another machine, so that others can read what travels."""
     try:
-        return url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
+        parts = urlsplit(url)
+        return parts.scheme == "http" and not is_loopback(parts.hostname or "")
     except ValueError:  # it names no machine
         return True
 
