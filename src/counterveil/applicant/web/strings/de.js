@@ -23,7 +23,7 @@ export const GERMAN = {
   mayMeans: "heißt: Die Antwort darf hier einen anderen Wert nennen. „Muss so bleiben“ heißt, dass sie es nicht tut. Wenn sich nur wenig ändern darf, passt vielleicht kein angenommener Fall.",
   hardWhat: "„Wie schwer?“",
   hardMeans: "sagt Ihrem Computer, was er lieber lassen soll, wenn es einen anderen Weg gibt. Die Antwort ist der angenommene Fall, der Sie am wenigsten Mühe kostet.",
-  lasts: (tickets, rows) => tickets ? `Zur Institution: Mit jeder Antwort gibt sie mehr als eine Zeile preis. Wer ${tickets} Gutscheine hat, könnte ihre angenommenen Zeilen nachbauen.` : `Zur Institution: Mit jedem Gutschein gibt sie ${rows === 1 ? "eine angenommene Zeile" : `${rows} angenommene Zeilen`} preis und sonst nichts von ihren Daten.`,
+  lasts: (tickets, rows) => tickets ? `Zur Institution: Mit jeder Antwort gibt sie mehr als einen angenommenen Fall preis. Wer ${tickets} Gutscheine hat, könnte sie alle nachbauen.` : `Zur Institution: Mit jedem Gutschein gibt sie ${rows === 1 ? "eine angenommene Zeile" : `${rows} angenommene Zeilen`} preis und sonst nichts von ihren Daten.`,
   lastsRegions: "Zur Institution: Mit jedem Gutschein gibt sie einen Bereich preis, in dem ihr Modell alle annimmt, und sonst nichts von ihren Daten.",
   trust: (host) => `Diese Seite kommt von ${host}. Sie vertrauen ${host} jedes Mal, wenn Sie sie laden.`,
   download: "Als eine Datei herunterladen und behalten.",

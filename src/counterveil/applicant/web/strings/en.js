@@ -26,7 +26,7 @@ export const ENGLISH = {
   hardWhat: "“How hard?”",
   hardMeans: "tells your computer what to leave alone if there is another way. The answer is the accepted case with the least effort for you.",
   /** @type {(tickets: number | null, rows: number) => string} */
-  lasts: (tickets, rows) => tickets ? `About the institution: it gives away more than one row with each answer. Somebody with ${tickets} tickets could rebuild its accepted rows.` : `About the institution: it gives away ${rows === 1 ? "one accepted row" : `${rows} accepted rows`} with each ticket, and nothing else of its data.`,
+  lasts: (tickets, rows) => tickets ? `About the institution: it gives away more than one accepted case with each answer. Somebody with ${tickets} tickets could rebuild all of them.` : `About the institution: it gives away ${rows === 1 ? "one accepted row" : `${rows} accepted rows`} with each ticket, and nothing else of its data.`,
   lastsRegions: "About the institution: it gives away one region with each ticket, in which its model accepts everybody, and nothing else of its data.",
   /** @type {(host: string) => string} */
   trust: (host) => `This page comes from ${host}. You trust ${host} each time you load it.`,

@@ -23,7 +23,7 @@ export const SPANISH = {
   mayMeans: "significa que la respuesta puede dar aquí otro valor. «Debe quedarse igual» significa que no lo hará. Si pueden cambiar pocas cosas, quizá no encaje ningún caso aceptado.",
   hardWhat: "«¿Qué tan difícil?»",
   hardMeans: "le dice a su ordenador qué es mejor no tocar si hay otro camino. La respuesta es el caso aceptado que menos esfuerzo le cuesta.",
-  lasts: (tickets, rows) => tickets ? `Sobre la institución: con cada respuesta revela más de una fila. Alguien con ${tickets} vales podría reconstruir sus filas aceptadas.` : `Sobre la institución: con cada vale revela ${rows === 1 ? "una fila aceptada" : `${rows} filas aceptadas`}, y nada más de sus datos.`,
+  lasts: (tickets, rows) => tickets ? `Sobre la institución: con cada respuesta revela más de un caso aceptado. Alguien con ${tickets} vales podría reconstruirlos todos.` : `Sobre la institución: con cada vale revela ${rows === 1 ? "una fila aceptada" : `${rows} filas aceptadas`}, y nada más de sus datos.`,
   lastsRegions: "Sobre la institución: con cada vale revela una zona en la que su modelo acepta a todos, y nada más de sus datos.",
   trust: (host) => `Esta página viene de ${host}. Usted confía en ${host} cada vez que la carga.`,
   download: "Descárguela en un solo archivo y guárdela.",

@@ -23,7 +23,7 @@ export const FRENCH = {
   mayMeans: "veut dire que la réponse peut donner ici une autre valeur. «\u00a0Doit rester tel quel\u00a0» veut dire qu’elle ne le fera pas. Si peu de choses peuvent changer, il se peut qu’aucun cas accepté ne convienne.",
   hardWhat: "«\u00a0Est-ce difficile\u00a0?\u00a0»",
   hardMeans: "dit à votre ordinateur ce qu’il vaut mieux laisser s’il existe un autre chemin. La réponse est le cas accepté qui vous demande le moins d’efforts.",
-  lasts: (tickets, rows) => tickets ? `Pour l’institution\u00a0: chaque réponse révèle plus d’une ligne de ses données. Avec ${tickets} tickets, on pourrait reconstruire ses lignes acceptées.` : `Pour l’institution\u00a0: chaque ticket révèle ${rows === 1 ? "une ligne acceptée" : `${rows} lignes acceptées`}, et rien d’autre de ses données.`,
+  lasts: (tickets, rows) => tickets ? `Pour l’institution\u00a0: chaque réponse révèle plus d’un cas accepté. Avec ${tickets} tickets, on pourrait tous les reconstruire.` : `Pour l’institution\u00a0: chaque ticket révèle ${rows === 1 ? "une ligne acceptée" : `${rows} lignes acceptées`}, et rien d’autre de ses données.`,
   lastsRegions: "Pour l’institution\u00a0: chaque ticket révèle une zone dans laquelle son modèle accepte tout le monde, et rien d’autre de ses données.",
   trust: (host) => `Cette page vient de ${host}. Vous faites confiance à ${host} chaque fois que vous la chargez.`,
   download: "Téléchargez-la en un seul fichier et gardez-la.",
