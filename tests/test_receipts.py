@@ -216,9 +216,12 @@ def test_the_commands(service: Service, tmp_path: Path) -> None:
     assert "a file that exists" in again.stderr
     changed = {change["feature"] for change in first["changes"]}
     second = ask("--unlike", file, "--keep", "--receipt", tmp_path / "second.json", "--with-question")
+    assert f"must stay as it is ({', '.join(sorted(changed))}): there may be no such answer" in second.stderr
     other = json.loads(second.stdout)
     assert not changed & {change["feature"] for change in other.get("changes", [])}
-    third = json.loads(ask("--unlike", file, "--receipt", tmp_path / "third.json", "--with-question").stdout)
+    said = ask("--unlike", file, "--receipt", tmp_path / "third.json", "--with-question")
+    assert "no such answer" not in said.stderr
+    third = json.loads(said.stdout)
     receipt = verify(tmp_path / "third.json").receipt
     assert receipt.question == {"x0": 3, "x1": 9}
     assert set(receipt.answers[0].changes or ()) == {change["feature"] for change in third["changes"]}

@@ -113,7 +113,8 @@ class Counterfactual:
     ) -> Preferences:
         """Return preferences for a different answer, made from those that led to this one.
 
-        What this answer changes costs three times as much, or must stay as it is with `keep`.
+        What this answer changes costs three times as much, or must stay as it is with `keep`: there may be no such
+        answer then, and the ticket is used all the same.
         """
         changed = [change.feature for change in self.changes]
         return Preferences.of(preferences, **more).unlike(changed, self.max_weight, keep=keep)

@@ -208,6 +208,7 @@ export const GERMAN = {
     anotherWhy: "Fragen Sie nach einer anderen Antwort. Das kostet Ihren nächsten Gutschein. Die Server sehen, dass jemand noch einmal fragt; ein anderer Tag ist deshalb besser als jetzt.",
     dearer: "Diese Änderungen nach Möglichkeit vermeiden (vielleicht kommt dieselbe Antwort)",
     stays: "Was diese Antwort ändert, muss bleiben, wie es ist",
+    staysRisk: "(vielleicht gibt es keinen solchen Fall; der Gutschein ist dann trotzdem verbraucht)",
     sameAs: (number, stays) => `Das ist dieselbe Antwort wie Antwort ${number}. Für eine andere wählen Sie „${stays}“.`,
     ask: "Nach einem anderen Weg fragen",
     beside: "Ihre Antworten nebeneinander",

@@ -264,6 +264,7 @@ export const ENGLISH = {
     anotherWhy: "Ask for a different answer. That costs your next ticket. The servers see that somebody asks again, so another day is better than now.",
     dearer: "Avoid these changes if you can (you may get the same answer)",
     stays: "What this answer changes must stay as it is",
+    staysRisk: "(there may be no such case, and then the ticket is used all the same)",
     /** @type {(number: number, stays: string) => string} */
     sameAs: (number, stays) => `This is the same answer as answer ${number}. To get a different one, choose “${stays}”.`,
     ask: "Ask for another way",

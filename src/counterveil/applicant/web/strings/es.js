@@ -208,6 +208,7 @@ export const SPANISH = {
     anotherWhy: "Pida una respuesta distinta. Eso cuesta su siguiente vale. Los servidores ven que alguien pregunta otra vez, así que otro día es mejor que ahora.",
     dearer: "Evitar estos cambios si es posible (la respuesta puede ser la misma)",
     stays: "Lo que cambia esta respuesta debe quedarse igual",
+    staysRisk: "(puede que no haya ningún caso así; el vale se gasta de todos modos)",
     sameAs: (number, stays) => `Es la misma respuesta que la respuesta ${number}. Para obtener otra, elija «${stays}».`,
     ask: "Pedir otro camino",
     beside: "Sus respuestas, una al lado de otra",

@@ -208,6 +208,7 @@ export const FRENCH = {
     anotherWhy: "Demandez une réponse différente. Cela coûte votre prochain ticket. Les serveurs voient que quelqu’un redemande\u00a0; un autre jour vaut donc mieux que maintenant.",
     dearer: "Éviter ces changements si possible (la réponse peut être la même)",
     stays: "Ce que cette réponse change doit rester tel quel",
+    staysRisk: "(il n’y a peut-être aucun cas de ce genre\u00a0; le ticket est alors utilisé quand même)",
     sameAs: (number, stays) => `C’est la même réponse que la réponse ${number}. Pour en avoir une autre, choisissez «\u00a0${stays}\u00a0».`,
     ask: "Demander un autre chemin",
     beside: "Vos réponses côte à côte",
