@@ -7,29 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 import receipt_vectors
-from browser import answered, chromium, fill, opened, send
+from browser import answered, fill, one_file, opened, send
 from counterveil import Categorical, Client, Counterfactual, Database, Numeric, Schema, local, verify
 from counterveil.applicant.explain import WayIn
 from counterveil.research.datasets import german_credit
 from deployed import deployed
-from patience import LONG
 from service import Service, running
 
 pytestmark = pytest.mark.slow
 
 CASES = json.loads((Path(__file__).parent.parent / "vectors" / "receipts.json").read_text("utf-8"))["receipts"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +34,8 @@ def credit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def person() -> dict[str, Any]:
-    frame, schema = german_credit()
-    bad = frame.filter(frame["credit"] == "bad")
-    return {name: bad[name][0] for name in schema.names}
+def person(people: list[dict[str, Any]]) -> dict[str, Any]:
+    return people[0]
 
 
 def tickets(service: Service, count: int, **options: Any) -> list[str]:
@@ -315,8 +305,7 @@ def test_regions_are_kept_and_have_receipts(browser: Browser, tmp_path: Path) ->
 def test_the_single_file_keeps_answers_too(
     browser: Browser, credit: Service, person: dict[str, Any], tmp_path: Path
 ) -> None:
-    (tmp_path / "one.html").write_text(httpx2.get(credit.urls[0] + "/counterveil.html", timeout=LONG).text)
-    page = opened(browser, f"file://{tmp_path}/one.html", credit.urls)
+    page = opened(browser, one_file(credit, tmp_path), credit.urls)
     data = CASES[3]["receipt"].encode()
     page.get_by_text("Check a receipt", exact=True).click()
     choose(page, data)
