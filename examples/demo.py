@@ -129,9 +129,8 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
     with Client(urls, watch=watch, operators=[operator]) as client:
         count, deployment = len(database.codes), client.deployment
         linked = deployment.scheme.protocol.linked
-        what = "rows" if database.record == "row" else "regions"
         how = "settle it between them" if linked else "do not talk"
-        console.print(f"\n[bold]Counterveil[/bold]: {count:,} {what} at two servers that {how}.\n")
+        console.print(f"\n[bold]Counterveil[/bold]: {count:,} {deployment.served}s at two servers that {how}.\n")
         terms, expires = client.peers[0].manifest.terms, int(time.time()) + 86_400
         issuer = Issuer.load(folder / PRIVATE)
         first, *others = [mint(terms, [1, 2], expires=expires, issuer=issuer).text() for _ in range(1 + TICKETS)]
@@ -147,7 +146,7 @@ def run(folder: Path, database: Database, person: dict[str, Any], urls: list[str
         same = isinstance(found, Counterfactual) and sum(costs.of(deployment.schema.codes(found.values))) == lowest
         console.print(f"The question took {took:.1f} s.")
         console.print(f"Same cost as a search in the clear: {'yes' if same else 'NO'}.")
-        console.print(f"The bank gave away the record, and {deployment.scheme.reveal.tells(count)}.\n")
+        console.print(f"The bank gave away the record, and {deployment.tells(count)}.\n")
         if not same:
             raise SystemExit(1)
     (folder / "tickets").write_text("\n".join(others) + "\n")

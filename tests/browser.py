@@ -6,9 +6,11 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import httpx2
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
@@ -55,6 +57,12 @@ def opened(
     page.wait_for_selector("#features fieldset, .trouble")
     assert not complaints, complaints
     return page
+
+
+def one_file(service: Any, folder: Path) -> str:
+    """Download the page as one file; return its address on the disk."""
+    (folder / "one.html").write_text(httpx2.get(service.urls[0] + "/counterveil.html", timeout=LONG).text)
+    return f"file://{folder}/one.html"
 
 
 def fill(page: Page, schema: Schema, person: dict[str, Any]) -> None:

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from clusters import Cluster, pair
 from counts import some
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 settings.register_profile(
     "counterveil",
@@ -41,3 +45,21 @@ def replicated() -> Iterator[tuple[Cluster, Cluster]]:
     """A PostgreSQL primary and its synchronous standby, for all tests that leave them running."""
     with pair() as clusters:
         yield clusters
+
+
+@pytest.fixture(scope="module")  # while it runs, no other event loop can
+def browser() -> Iterator[Browser]:
+    from browser import chromium
+
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def people() -> list[dict[str, Any]]:
+    """People of the German credit data who were rejected."""
+    from counterveil.research.datasets import german_credit
+
+    frame, schema = german_credit()
+    bad = frame.filter(frame["credit"] == "bad")
+    return [{name: bad[name][i] for name in schema.names} for i in range(100)]

@@ -46,6 +46,7 @@ DATA: dict[str, Any] = {
     "ok": [True] * 3,
 }
 PERSON = {"income": 1234.5, "1": 1e22, "rate": None, "Straße 🏠": "Kiel", "\ufb01nal": 2.5, "owner": True}
+FAR = PERSON | {"income": 6000, "rate": -2}  # beyond the schema's range
 BOXES = [[2, 10, 3, 9, 0, 3, 1, 1, 2, 0, 1], [0, 4, 0, 10, 8, 3, 30, 0, 1, 1, 1]]
 
 
@@ -85,15 +86,16 @@ def made() -> dict[str, Any]:
     cases = []
     for kind, some, values in (
         ("row", [0], None), ("row", [2, 1], PERSON), ("row", [1], PERSON), ("cell", [2], PERSON),
-        ("region", [0, 1], None), ("region", [1], PERSON),
+        ("region", [0, 1], None), ("region", [1], PERSON), ("row", [1], FAR), ("region", [1, 0], FAR),
     ):  # fmt: skip
         held = database(kind)
         terms, records = issued(held), signed(held)
         chosen = [records[n] for n in some]
         receipt = receipts.make_receipt(terms, chosen, DATE, values)
+        question = "without the question" if values is None else "with the question" + ", far" * (values is FAR)
         cases.append(
             {
-                "why": f"{kind}, {len(some)} of them, {'with' if values else 'without'} the question",
+                "why": f"{kind}, {len(some)} of them, {question}",
                 "terms": {"terms": terms.text, "addresses": list(terms.addresses), "signature": terms.signature},
                 "signed": [each.hex() for each in chosen],
                 "date": DATE,

@@ -17,7 +17,7 @@ import polars as pl
 
 from counterveil import Database, Numeric, Schema
 from counterveil.applicant.client import Client
-from counterveil.crypto.keys import PRIVATE, Issuer
+from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, write_keys, write_server_keys
 from counterveil.research.processes import BUNDLE, COMMAND, Serve, free_port, publish, start, stop
 from counterveil.terms.tickets import mint
 from counterveil.terms.wire import SignedTerms, Ticket
@@ -175,6 +175,17 @@ def ledger_rows(path: Path) -> list[Any]:
     """Return what a ledger holds: hash of the ticket's id, request, fingerprint."""
     with reading(path) as database:
         return database.execute("SELECT ticket, request, fingerprint FROM spent").fetchall()
+
+
+def terms_command(folder: Path, database: Database) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return what runs `counterveil terms` for a database and two servers, with more options; keys are made for it."""
+    write_keys(folder)
+    database.sign(Issuer.load(folder / PRIVATE)).save(folder / "bundle")
+    given: list[object] = ["terms", folder / "bundle", "--key", folder / PRIVATE, "--service", "x", "--force"]
+    for n in (1, 2):
+        write_server_keys(folder / str(n))
+        given += ["--server", f"https://{n}.example", folder / str(n) / SERVER_PUBLIC]
+    return lambda *more: cli(*given, "-o", folder / "terms", *more)
 
 
 def cli(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess[str]:

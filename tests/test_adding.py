@@ -30,7 +30,6 @@ from counterveil import (
 )
 from counterveil.algebra.arrays import Vector
 from counterveil.algebra.field import Residues
-from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, write_keys, write_server_keys
 from counterveil.errors import BrokenPlugin, Disagreement, NotOffered, UnknownName
 from counterveil.research.attacks import attack_deployment
 from counterveil.research.leakage import Population, estimate, exact
@@ -44,7 +43,7 @@ from counterveil.terms.parameters import Parameters
 from counterveil.terms.published import deployment_of, read_terms
 from enumeration import database_private, feasible, rows_for, tiny, told_apart, user_private
 from plugins import EXAMPLE, install
-from service import cli, numbers_database, running
+from service import cli, numbers_database, running, terms_command
 
 pytestmark = pytest.mark.slow
 
@@ -292,27 +291,11 @@ def test_terms_with_a_form_that_is_not_installed_are_refused() -> None:
 def test_terms_on_the_command_line_take_options(
     tmp_path: Path, capped: type[Form], more: list[str], percent: int
 ) -> None:
-    write_keys(tmp_path)
-    servers: list[object] = []
-    for n in (1, 2):
-        write_server_keys(tmp_path / str(n))
-        servers += ["--server", f"https://{n}.example", tmp_path / str(n) / SERVER_PUBLIC]
-    a_database(5)[0].sign(Issuer.load(tmp_path / PRIVATE)).save(tmp_path / "bundle")
-    common = [
-        "terms",
-        tmp_path / "bundle",
-        "--key",
-        tmp_path / PRIVATE,
-        "--service",
-        "x",
-        "--force",
-        "-o",
-        tmp_path / "terms",
-    ]
-    made = cli(*common, *servers, *more)
+    terms = terms_command(tmp_path, a_database(5)[0])
+    made = terms(*more)
     assert made.returncode == 0, made.stderr
     assert read_terms(tmp_path / "terms").terms.parameters.options == {"form": {"percent": percent}}
-    wrong = cli(*common, *servers, "--option", "percent")
+    wrong = terms("--option", "percent")
     assert (wrong.returncode, wrong.stderr) == (
         2,
         "counterveil: --option: got 'percent', expected PART.NAME=VALUE, such as form.percent=50\n",

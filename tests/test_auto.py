@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from counterveil import Database, Deployment, Schema
-from counterveil.crypto.keys import PRIVATE, SERVER_PUBLIC, Issuer, SigningKey, read_public, write_keys
+from counterveil.crypto.keys import SERVER_PUBLIC, Issuer, SigningKey, read_public
 from counterveil.crypto.keys import write_server_keys as write_own
 from counterveil.errors import Disagreement, InvalidInput, InvalidTerms, Malformed, NotOffered, UnknownName, WrongType
 from counterveil.inprocess.bank import local
@@ -25,7 +25,7 @@ from counterveil.schemes.protocols import Joint, Size
 from counterveil.schemes.reveals import Opened
 from counterveil.terms import wire
 from counterveil.terms.published import deployment_of, make_terms, read_terms, sign_terms
-from service import cli, numbers_database, running
+from service import cli, numbers_database, running, terms_command
 
 JOINT = {"protocol": "joint", "options": {"protocol": asdict(Joint())}}
 
@@ -230,24 +230,7 @@ def test_the_dealer_is_none_of_the_servers_and_no_tickets_are_open(database: Dat
 @pytest.fixture
 def terms(tmp_path: Path) -> Callable[..., Any]:
     """Run `counterveil terms` for 20 rows and two servers, with more options."""
-    write_keys(tmp_path)
-    servers: list[object] = []
-    for n in (1, 2):
-        write_own(tmp_path / str(n))
-        servers += ["--server", f"https://{n}.example", tmp_path / str(n) / SERVER_PUBLIC]
-    numbers_database(20, 2).sign(Issuer.load(tmp_path / PRIVATE)).save(tmp_path / "bundle")
-    common = [
-        "terms",
-        tmp_path / "bundle",
-        "--key",
-        tmp_path / PRIVATE,
-        "--service",
-        "x",
-        "--force",
-        "-o",
-        tmp_path / "terms",
-    ]
-    return lambda *more: cli(*common, *servers, *more)
+    return terms_command(tmp_path, numbers_database(20, 2))
 
 
 def test_terms_on_the_command_line(terms: Callable[..., Any], tmp_path: Path) -> None:

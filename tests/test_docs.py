@@ -195,6 +195,7 @@ def test_the_demo_finds_what_a_search_in_the_clear_finds() -> None:
     )
     assert "Bytes on the connections" in demo.stdout
     assert "Same cost as a search in the clear: yes." in demo.stdout
+    assert " rows" not in demo.stdout  # it serves regions
     assert "make demo" in README
     assert "make test" in README
 

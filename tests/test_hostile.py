@@ -12,10 +12,8 @@ import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx2
-import msgspec
 import pytest
 
 from adversary import hostile
@@ -29,32 +27,6 @@ from service import ledger_rows, numbers_database, resident, running
 pytestmark = pytest.mark.slow
 
 
-def mutants(good: bytes, chance: random.Random) -> bytes:
-    """Return a message with bytes changed, cut, doubled, or fields of it replaced."""
-    data = bytearray(good)
-    way = chance.randrange(7)
-    if way == 0:
-        for _ in range(chance.randint(1, 8)):
-            data[chance.randrange(len(data))] = chance.randrange(256)
-    elif way == 1:
-        del data[chance.randrange(len(data)) :]
-    elif way == 2:
-        start = chance.randrange(len(data))
-        data[start:start] = data[start : start + chance.randint(1, 50)]
-    elif way == 3:
-        data = bytearray(chance.randbytes(chance.randrange(len(data) + 50)))
-    elif way == 4:
-        odd: list[Any] = [None, 0, -1, 2**64 - 1, "", b"", [], {}, [[[[]]]], "query", b"\0" * 600, True, 1.5]
-        fields = msgspec.msgpack.decode(good)
-        fields[chance.randrange(len(fields))] = chance.choice(odd)
-        data = bytearray(msgspec.msgpack.encode(fields))
-    elif way == 5:
-        data = bytearray(b"\x91" * chance.randint(1, 2000))
-    else:
-        data[chance.randrange(60)] ^= 1 << chance.randrange(8)
-    return bytes(data)
-
-
 def test_mutated_requests(tmp_path: Path) -> None:
     chance, outcomes = random.Random(11), Counter[str]()
     with running(tmp_path, numbers_database(200, 3), 2) as service, service.client() as client:
@@ -63,7 +35,7 @@ def test_mutated_requests(tmp_path: Path) -> None:
             sizes = []
             for i in range(5000):
                 path = chance.choice(["/v1/answer", "/v1/record"])
-                body = mutants(good if path == "/v1/answer" else record, chance)
+                body = hostile.damaged(good if path == "/v1/answer" else record, chance.randrange(7), chance)
                 reply = http.post(path, content=body)
                 assert reply.status_code < 500, (reply.status_code, body.hex())
                 if reply.status_code != 200:

@@ -16,7 +16,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from browser import answered, chromium, fill, new_page, opened, reviewed, send
+from browser import answered, fill, new_page, one_file, opened, reviewed, send
 from counterveil import Counterfactual, Database, NoCounterfactual, Preferences, local
 from counterveil.applicant.ask import compile_question
 from counterveil.applicant.explain import WayIn, explain
@@ -37,12 +37,6 @@ VECTORS = Path(__file__).parent.parent / "vectors"
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
 def credit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     frame, schema = german_credit()
     database = Database.build(frame, schema, accepted=("credit", "good"))
@@ -54,25 +48,12 @@ def credit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
-@pytest.fixture(scope="module")
-def people() -> list[dict[str, Any]]:
-    frame, schema = german_credit()
-    bad = frame.filter(frame["credit"] == "bad")
-    return [{name: bad[name][i] for name in schema.names} for i in range(20)]
-
-
 def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def ticket(service: Service, **options: Any) -> str:
     return service.ticket(**options).text()
-
-
-def one_file(service: Service, folder: Path) -> str:
-    """Download the page as one file; return its address on the disk."""
-    (folder / "one.html").write_text(httpx2.get(service.urls[0] + "/counterveil.html", timeout=LONG).text)
-    return f"file://{folder}/one.html"
 
 
 def wish(

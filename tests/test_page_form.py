@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from playwright.sync_api import Browser, Page
 
-from browser import answered, chromium, fill, opened, reviewed
+from browser import answered, fill, one_file, opened, reviewed
 from counterveil import Boolean, Categorical, Client, Counterfactual, Database, Numeric, Ordinal, Schema, local, verify
 from counterveil.applicant import client as clients
-from patience import LONG
 from service import Service
 
 pytestmark = pytest.mark.slow
@@ -36,12 +34,6 @@ SCHEMA = Schema(
 )  # fmt: skip
 ROWS = {"income": [60_000, 90_000], "school": ["much", "some"], "housing": ["o", "r"], "owner": [True, False]}
 PERSON = {"income": 12_000, "school": "some", "housing": None, "owner": False}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +227,7 @@ def test_another_language(browser: Browser, bank: Service) -> None:
 
 
 def test_the_one_file_speaks_every_language(browser: Browser, bank: Service, tmp_path: Path) -> None:
-    (tmp_path / "one.html").write_text(httpx2.get(bank.urls[0] + "/counterveil.html", timeout=LONG).text)
-    page = opened(browser, f"file://{tmp_path}/one.html", [], ticket=bank.ticket().text(), locale="es-MX")
+    page = opened(browser, one_file(bank, tmp_path), [], ticket=bank.ticket().text(), locale="es-MX")
     assert page.inner_text("h1") == "¿Qué se habría aceptado?"
     page.select_option("#language", "en")
     fill(page, SCHEMA, PERSON)

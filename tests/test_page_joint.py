@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import counterveil
-from browser import answered, chromium, fill, new_page, opened
+from browser import answered, fill, new_page, opened
 from counterveil.crypto.keys import PRIVATE, Issuer
 from counterveil.research.processes import TERMS, Serve, serving
 from counterveil.research.processes import running as running_processes
@@ -93,12 +93,6 @@ REPLAYED = """async (F) => {
   }
   return [failed, count];
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

@@ -103,6 +103,22 @@ def test_records_of_another_database_are_refused() -> None:
             verify(receipts.make_receipt(issued, [bytes.fromhex(signed)], row["date"]))
 
 
+def test_a_receipt_tells_of_values_beyond_the_range_as_the_answer_does(tmp_path: Path) -> None:
+    """Nothing is certified there, so a region asks for the end of the range; a row has the level that it has."""
+    row, region = (case["receipt"] for case in CASES if case["why"].endswith("far"))
+    options = {"form": {"unit": 16}, "record": {"model": "5e" * 32}}
+    found = local(receipt_vectors.regions(), options=options).ask(receipt_vectors.FAR, clamp=True)
+    assert isinstance(found, WayIn)
+    read = verify(region.encode())
+    asked = {change.feature.name: change.accepted() for change in found.changes}
+    assert asked == receipts.conditions(read.schema, read.records[0], receipt_vectors.FAR)
+    assert asked == {"income": "at most 5,000 €", "rate": "at least 0.0000000", "Straße 🏠": 'a "b" \\ c'}
+    assert set(read.receipt.answers[0].changes or ()) == set(asked)
+    (tmp_path / "receipt.json").write_text(region, "utf-8")
+    assert "at most 5,000 €" in cli("verify", tmp_path / "receipt.json").stdout
+    assert "rate" not in (verify(row.encode()).receipt.answers[0].changes or ())
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_are_read_as_they_were(number: float) -> None:
     assert float(receipts._number(number)) == number
@@ -200,9 +216,12 @@ def test_the_commands(service: Service, tmp_path: Path) -> None:
     assert "a file that exists" in again.stderr
     changed = {change["feature"] for change in first["changes"]}
     second = ask("--unlike", file, "--keep", "--receipt", tmp_path / "second.json", "--with-question")
+    assert f"must stay as it is ({', '.join(sorted(changed))}): there may be no such answer" in second.stderr
     other = json.loads(second.stdout)
     assert not changed & {change["feature"] for change in other.get("changes", [])}
-    third = json.loads(ask("--unlike", file, "--receipt", tmp_path / "third.json", "--with-question").stdout)
+    said = ask("--unlike", file, "--receipt", tmp_path / "third.json", "--with-question")
+    assert "no such answer" not in said.stderr
+    third = json.loads(said.stdout)
     receipt = verify(tmp_path / "third.json").receipt
     assert receipt.question == {"x0": 3, "x1": 9}
     assert set(receipt.answers[0].changes or ()) == {change["feature"] for change in third["changes"]}

@@ -258,6 +258,14 @@ def test_attacks_rebuild_regions_where_costs_are_shown_and_not_where_they_are_se
 # --- from the command line -----------------------------------------------------------------------------------------
 
 
+def test_commands_count_regions_and_not_rows(tmp_path: Path) -> None:
+    make_vectors.regions().save(tmp_path / "bundle")
+    for options in (("leakage", "--samples", 2, "--applicants", 1), ("attack", "--probes", 2)):
+        said = run(options[0], tmp_path / "bundle", *options[1:])
+        assert " regions" in said.stdout, said.stderr
+        assert not re.search(r"\brows?\b", said.stdout)
+
+
 @pytest.mark.slow
 def test_from_a_models_file_to_an_answer(tmp_path: Path) -> None:
     """The institution builds, inspects and writes terms; the applicant asks running servers."""

@@ -55,13 +55,6 @@ def credit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
-@pytest.fixture(scope="module")
-def people() -> list[dict[str, Any]]:
-    frame, schema = german_credit()
-    bad = frame.filter(frame["credit"] == "bad")
-    return [{name: bad[name][i] for name in schema.names} for i in range(100)]
-
-
 def test_the_same_answer_as_in_process(credit: Service, people: list[dict[str, Any]]) -> None:
     bank = local(credit.database)
     with credit.client() as client:

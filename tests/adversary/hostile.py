@@ -78,10 +78,9 @@ def captured(service: Service) -> list[Good]:
     return made
 
 
-def mutated(good: Good, chance: random.Random) -> bytes:
-    """Return the bytes of one hostile request over HTTP."""
-    path, body, head = good.path, bytearray(good.body), b""
-    way = chance.randrange(12)
+def damaged(good: bytes, way: int, chance: random.Random) -> bytes:
+    """Return a message with bytes changed, cut, doubled, or fields of it replaced, in one of 7 ways."""
+    body = bytearray(good)
     if way == 0:
         for _ in range(chance.randint(1, 8)):
             body[chance.randrange(len(body))] = chance.randrange(256)
@@ -93,13 +92,22 @@ def mutated(good: Good, chance: random.Random) -> bytes:
     elif way == 3:
         body = bytearray(chance.randbytes(chance.randrange(len(body) + 50)))
     elif way == 4:
-        fields = msgspec.msgpack.decode(good.body)
+        fields = msgspec.msgpack.decode(good)
         fields[chance.randrange(len(fields))] = chance.choice(_ODD)
         body = bytearray(msgspec.msgpack.encode(fields))
     elif way == 5:
         body = bytearray(b"\x91" * chance.randint(1, 2000))
-    elif way == 6:
+    else:
         body[chance.randrange(60)] ^= 1 << chance.randrange(8)
+    return bytes(body)
+
+
+def mutated(good: Good, chance: random.Random) -> bytes:
+    """Return the bytes of one hostile request over HTTP."""
+    path, body, head = good.path, good.body, b""
+    way = chance.randrange(12)
+    if way < 7:
+        body = damaged(body, way, chance)
     elif way == 7:
         path = chance.choice(["/v1/answer", "/v1/record", "/v1/attempt", "/v1/link", "/v1/manifest", "/", "/metrics"])
     elif way == 8:
@@ -109,7 +117,7 @@ def mutated(good: Good, chance: random.Random) -> bytes:
              {"among": (1,)}, {"among": (1, 2, 3)}, {"server": 3 - message.server}, {"kind": "collect", "body": b""},
              {"kind": "query"}, {"kind": "record-query"}, {"kind": "attempt"}]
         )  # fmt: skip
-        body = bytearray(wire.encode(msgspec.structs.replace(message, **changes)))
+        body = wire.encode(msgspec.structs.replace(message, **changes))
     elif way == 9:
         head = b"x: " + b"y" * chance.choice([100, 10_000, 70_000, 200_000]) + b"\r\n"
     elif way == 10:
@@ -118,7 +126,7 @@ def mutated(good: Good, chance: random.Random) -> bytes:
     return _posted(path, body, head, b"%d" % len(body))  # 11: as it is, again
 
 
-def _posted(path: str, body: bytes | bytearray, head: bytes, length: bytes, *, close: bool = False) -> bytes:
+def _posted(path: str, body: bytes, head: bytes, length: bytes, *, close: bool = False) -> bytes:
     ending = b"connection: close\r\n" if close else b""
     line = f"POST {path} HTTP/1.1\r\nhost: x\r\n".encode()
     return line + head + ending + b"content-length: " + length + b"\r\n\r\n" + body

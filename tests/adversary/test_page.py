@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from browser import answered, chromium, fill, new_page, opened
+from browser import answered, fill, new_page, one_file, opened
 from counterveil.crypto.keys import SigningKey
 from counterveil.schemes.protocols import Size
 from counterveil.terms import wire
@@ -29,12 +29,6 @@ from service import numbers_database, numbers_schema
 pytestmark = pytest.mark.slow
 
 WINDOW = 8  # bytes that appear by chance nowhere
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture
@@ -49,11 +43,6 @@ def evil(tmp_path: Path) -> Iterator[Deployed]:
     (tmp_path / "evil").mkdir()
     with deployed(tmp_path / "evil", numbers_database(40, 3), 2) as made:
         yield made
-
-
-def one_file(made: Deployed, folder: Path) -> str:
-    (folder / "one.html").write_text(httpx2.get(made.urls[0] + "/counterveil.html", timeout=LONG).text)
-    return f"file://{folder}/one.html"
 
 
 def trouble(page: Page) -> str | None:

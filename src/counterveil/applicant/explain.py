@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from ..errors import WrongType
-from ..schema.boxes import Members, words
+from ..schema.boxes import Members, beyond, words
 from ..schema.costs import Costs
 from ..schema.features import Feature, Numeric, Ordinal, Value
 from ..schema.frames import installed_backend
@@ -113,7 +113,8 @@ class Counterfactual:
     ) -> Preferences:
         """Return preferences for a different answer, made from those that led to this one.
 
-        What this answer changes costs three times as much, or must stay as it is with `keep`.
+        What this answer changes costs three times as much, or must stay as it is with `keep`: there may be no such
+        answer then, and the ticket is used all the same.
         """
         changed = [change.feature for change in self.changes]
         return Preferences.of(preferences, **more).unlike(changed, self.max_weight, keep=keep)
@@ -323,8 +324,8 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
         zip(costs.features, costs.own.tolist(), codes.tolist(), each, strict=True)
     ):
         values[feature.name] = feature.value(code)
-        beyond = _beyond(feature, person[feature.name]) if sets else ""
-        if own == code and not beyond:
+        over = beyond(feature, person[feature.name]) if sets else ""
+        if own == code and not over:
             unchanged.append(feature)
             values[feature.name] = person[feature.name]
             continue
@@ -342,7 +343,7 @@ def _counterfactual(deployment: Deployment, costs: Costs, person: dict[str, Valu
         else:
             members = sets[j] & _proposable(feature, costs.allowed[j])
             inside = words(feature, members)
-            changes.append(Condition(**about, inside=beyond if own == code else inside, members=members))
+            changes.append(Condition(**about, inside=over if own == code else inside, members=members))
     changes.sort(key=lambda change: -change.cost)
     parts = (tuple(changes), tuple(unchanged), values, record.values, total)
     rest: dict[str, Any] = {"signed": record.signed, "max_weight": deployment.tariff.max_weight}
@@ -355,13 +356,3 @@ def _proposable(feature: Feature, allowed: Mapping[str, Members]) -> Members:
     """Return which levels a condition may name: all but the missing one, where nobody asked for that."""
     there: Members = np.arange(feature.largest + 1) <= feature.steps
     return there | allowed.get("missing", ~there)
-
-
-def _beyond(feature: Feature, value: Value) -> str:
-    """Say which bound of the schema a person's own value lies beyond: nothing is certified there."""
-    if isinstance(feature, Numeric) and isinstance(value, int | float):
-        if value > feature.high:
-            return f"at most {feature.show(feature.high)}"
-        if value < feature.low:
-            return f"at least {feature.show(feature.low)}"
-    return ""

@@ -26,6 +26,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ..crypto.keys import SIGNATURE_BYTES, fingerprint, is_pinned, is_signed
 from ..errors import InvalidInput, InvalidReceipt
+from ..schema.boxes import unmet
 from ..schema.features import Feature, Numeric, Value
 from ..schema.layouts import Layout, Record, decode
 from ..schema.schema import Schema
@@ -215,15 +216,24 @@ def _value(feature: Feature, level: int) -> Value:
 
 
 def _changes(schema: Schema, kind: Any, record: Record, values: Mapping[str, Any]) -> list[str]:
-    """Return the names of the features whose value here has another level than the record, or is outside the region."""
+    """Return the names of the features whose value here has another level than the record, or is outside the region.
+
+    A value beyond the schema's range is outside every region, since nothing is certified there.
+    """
     features = schema.cost_features
     given = {f.name: values[f.name] for f in features if f.name in values}
     own = schema.codes(given, clamp=True)[schema.costed].tolist()
     if kind == "region":
-        inside = Layout(schema, kind).members(record.codes)
-        return [f.name for f, code, members in zip(features, own, inside, strict=True) if not members[code]]
+        return list(conditions(schema, record, given))
     codes = record.codes[schema.costed].tolist()
     return [f.name for f, code, there in zip(features, own, codes, strict=True) if code != there]
+
+
+def conditions(schema: Schema, record: Record, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a region asks of these values, by feature: the conditions that they do not meet."""
+    sets = zip(schema.cost_features, Layout(schema, "region").members(record.codes), strict=True)
+    said = {f.name: unmet(f, members, values[f.name]) for f, members in sets}
+    return {name: text for name, text in said.items() if text}
 
 
 def _read(given: bytes | str | Path) -> bytes:

@@ -96,7 +96,11 @@ _PATH = click.Path(path_type=Path)
     metavar="RECEIPT",
     help="Ask for another answer than this earlier one: what it changes costs three times as much. Repeatable.",
 )
-@click.option("--keep", is_flag=True, help="With --unlike: what the earlier answer changes must stay as it is.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="With --unlike: what the earlier answer changes must stay as it is. There may be no such answer.",
+)
 @click.pass_obj
 def ask(
     say: Callable[[str, str], None],
@@ -163,7 +167,7 @@ def ask(
         for name, feature, value, cost in _costs(schema, flags["cost"]):
             own = wishes.setdefault("costs", {})
             own[name] = dict(own.get(name, {})) | {_value(feature, value): cost}
-        asked = _unlike(client.deployment, Preferences.of(wishes), known, flags["unlike"], flags["keep"])
+        asked = _unlike(say, client.deployment, Preferences.of(wishes), known, flags["unlike"], flags["keep"])
         taken = _Tickets(ticket, ticket_file)
 
         def leaving() -> None:
@@ -257,15 +261,24 @@ def _check_receipt(path: Path | None) -> None:
 
 
 def _unlike(
-    deployment: Deployment, wishes: Preferences, known: dict[str, Any], receipts: Sequence[Path], keep: bool
+    say: Callable[[str, str], None],
+    deployment: Deployment,
+    wishes: Preferences,
+    known: dict[str, Any],
+    receipts: Sequence[Path],
+    keep: bool,
 ) -> Preferences:
-    """Return preferences for another answer than those in the receipts."""
+    """Return preferences for another answer than those in the receipts; say if there may be none."""
     if keep and not receipts:
         raise WrongType("--keep", got="no --unlike", expected="an earlier answer to differ from")
     for path in receipts:
         names = [feature.name for feature in verify(path).changes(known)]
         features = [deployment.schema.feature(name) for name in names]
         wishes = wishes.unlike(features, deployment.tariff.max_weight, keep=keep)
+        if names and set(names) <= set(wishes.immutable):
+            kept = ", ".join(feature.title for feature in features)
+            none = "there may be no such answer, and the ticket is used all the same"
+            say("warning", f"all that {path} changes must stay as it is ({kept}): {none}")
     return wishes
 
 

@@ -171,6 +171,7 @@ def _on_rows(
 ) -> None:
     """Run attacks on rows, and say how many of the bundle's rows each recovers."""
     database = Database.open(bundle)
+    what = "region" if database.certificate else "row"
     if ticket_file and not servers:
         raise WrongType("tickets", got="tickets and no server", expected="--server URL for each server they are for")
     if servers:
@@ -181,26 +182,26 @@ def _on_rows(
         progress = console.is_terminal and not as_json
         reports = attacks.attack_all(database, d_min=d_min, tickets=probes, names=names, progress=progress)
     if folder is not None:
-        title = f"Rows recovered: {bundle.name}, {len(database.codes):,} rows"
+        title = f"{what.capitalize()}s recovered: {bundle.name}, {len(database.codes):,} {what}s"
         plots.recovered(folder / "attacks.png", reports, title=title)
     if as_json:
         click.echo(json.dumps([report.to_dict() for report in reports]))
         return
-    title = f"Attacks on {bundle.name}, {counted(len(database.codes), 'row')}"
+    title = f"Attacks on {bundle.name}, {counted(len(database.codes), what)}"
     grid = Grid(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("attack, and against what", "tickets", "rows", "values", "what stops it"):
-        number = heading in ("tickets", "rows", "values")
+    for heading in ("attack, and against what", "tickets", f"{what}s", "values", "what stops it"):
+        number = heading in ("tickets", f"{what}s", "values")
         grid.add_column(heading, justify="right" if number else "left", no_wrap=number)
     for report in reports:
         done = next(p for p in report.curve if p.rows == report.last.rows > 0 or p is report.last)
         colour = "red" if done.rows > 0.5 else "yellow" if done.rows > 0.05 else "green"
-        what, rows = f"[bold]{report.attack}[/bold]\n{report.against}", f"[{colour}]{done.rows:.0%}[/{colour}]"
-        grid.add_row(what, f"{done.tickets:,}", rows, f"{done.cells:.0%}", report.stopped_by)
+        named, rows = f"[bold]{report.attack}[/bold]\n{report.against}", f"[{colour}]{done.rows:.0%}[/{colour}]"
+        grid.add_row(named, f"{done.tickets:,}", rows, f"{done.cells:.0%}", report.stopped_by)
     console.print(grid)
     worst = [r for r in reports if r.last.rows == 1]
     if worst:
         console.print(
-            f"{len(worst)} of {len(reports)} attacks recovered every row. Three things stop them: fewer tickets for "
+            f"{len(worst)} of {len(reports)} attacks recovered every {what}. Three things stop them: fewer tickets for "
             "each applicant; a field that is no larger than it must be; and `sealed`, which reveals no costs."
         )
     if folder is not None:

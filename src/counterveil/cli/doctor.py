@@ -320,7 +320,8 @@ def _learned(deployment: Deployment, peers: Sequence[Peer]) -> Grid:
     if terms.robust and scheme.protocol.pairs:
         cheat = f" A ticket that allows {terms.robust} to lie gives as much for every pair of servers that it asks."
     elif terms.robust:
-        cheat = f" With a ticket that corrects {terms.robust}, one who cheats sees {1 + 2 * terms.robust} values a row."
+        seen = f"{1 + 2 * terms.robust} values a {deployment.served}"
+        cheat = f" With a ticket that corrects {terms.robust}, one who cheats sees {seen}."
     grid.add_row("the applicant", f"{records}; {deployment.tells(terms.rows)}.{cheat}")
     if terms.dealer:
         said = "that someone asked, and when; it has no rows. With one of the servers it could read the question."

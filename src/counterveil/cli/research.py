@@ -95,6 +95,7 @@ def leakage(
     deployment = Deployment.serving(database, linked=True)
     rows = deployment.rows(database.codes).astype(np.int64)
     codes = _applicants(Columns(people), database.schema) if people else None
+    what, counted = deployment.served, f"{len(rows):,} {deployment.served}s"
 
     def asked(count: int) -> list[Vector]:
         own = (
@@ -125,10 +126,10 @@ def leakage(
             (several.called(made.scheme) + " (at most)" * (f.method == "bounded"), f.bits, f.low, f.high)
             for made, f in found
         ]
-        title = f"What one question gives away: {bundle.name}, {len(rows):,} rows"
+        title = f"What one question gives away: {bundle.name}, {counted}"
         plots.ladder(folder / "leakage.png", steps, title=title, unit="bits a question")
         if told:
-            title = f"What honest questions give away together: {bundle.name}, {len(rows):,} rows"
+            title = f"What honest questions give away together: {bundle.name}, {counted}"
             plots.budget(folder / "budget.png", [(each.name, each.curve) for each in told], title=title)
     if as_json:
         click.echo(json.dumps({
@@ -138,7 +139,7 @@ def leakage(
             "questions": [each.to_dict(budget, len(rows)) for each in told],
         }))  # fmt: skip
         return
-    title = f"What one question gives away: {len(rows):,} rows"
+    title = f"What one question gives away: {counted}"
     grid = Grid(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=0)  # 80 columns; JSON has every number
     grid.add_column("reveal")
     for heading in ("bits", "95 % interval", "maximal", "crafted", "attack"):
@@ -162,14 +163,14 @@ def leakage(
     console.print(grid)
     whose = "" if database.certificate else " that was somebody's"
     console.print(
-        f"All rows together are {whole:,.0f} bits. The record that comes with every answer tells {record:.1f} of them, "
+        f"All {what}s together are {whole:,.0f} bits. The record of every answer tells {record:.1f} of them, "
         f"and the {database.records.shape[1]} bytes of a {database.record}{whose}."
     )
     console.print(
-        "'Maximal': maximal leakage, for the applicant to whom most is told, if rows may have any of the costs. "
+        f"'Maximal': maximal leakage, for the applicant to whom most is told, if {what}s may have any of the costs. "
         "'Crafted': the most bits that the answer to any question can hold. 'Attack': this many tickets recover all "
-        "rows or, if rows are shuffled, most of those that differ enough; `counterveil attack` counts them. A dash: "
-        "one row a ticket. →: what is served unless the terms say otherwise."
+        f"{what}s or, if they are shuffled, most of those that differ enough; `counterveil attack` counts them. "
+        f"A dash: one {what} a ticket. →: what is served unless the terms say otherwise."
     )
     if told:
         several.say(console, told, budget, len(rows))

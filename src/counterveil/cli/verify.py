@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from ..applicant.receipts import Verified
+from ..applicant.receipts import Verified, conditions
 from ..applicant.receipts import verify as verified
 from ..crypto.keys import fingerprint, read_public
 from ..errors import InvalidReceipt, WrongType
@@ -74,9 +74,10 @@ def _show(console: Console, found: Verified) -> None:
         for heading in ("feature", *(["the person's value"] if question else []), "accepted at"):
             grid.add_column(heading)
         changes = answer.changes if isinstance(answer.changes, tuple) else ()
+        unmet = conditions(found.schema, record, question) if regions and question else {}
         for feature in found.schema.cost_features if regions else found.schema.features:
             said = record.values[feature.name]
-            after = str(said) if regions else feature.show(said)
+            after = unmet.get(feature.name, str(said)) if regions else feature.show(said)
             own = [escape(feature.show(question[feature.name])) if feature.name in question else ""] if question else []
             bold = f"[bold]{escape(after)}[/bold]" if feature.name in changes else escape(after)
             grid.add_row(escape(feature.title), *own, bold)

@@ -128,7 +128,7 @@ def recovered(path: Path, reports: Sequence[Report], *, title: str) -> Path:
     axes.set_xlim(0, None)
     axes.set_ylim(-0.03, 1.05)
     axes.set_xlabel("tickets spent")
-    axes.set_ylabel("share of rows recovered whole")
+    axes.set_ylabel("share recovered whole")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.set_title(title, loc="left")

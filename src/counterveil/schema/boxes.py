@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..algebra.arrays import Codes, Vector
 from ..errors import OutOfRange, WrongShape
-from .features import Feature, Numeric
+from .features import Feature, Numeric, Value
 
 ALL_SUBSETS = 8  # levels of a category up to which every set has a code
 MOST_CODES = 2**22  # that one feature may have: whoever asks has a cost for each of them
@@ -238,6 +238,22 @@ def words(feature: Feature, members: Members) -> str:
     if said == "anything" and feature.missing == "level" and not gone:
         return "given, whatever it is"
     return f"{said} or {feature.show(None)}" if gone and said != "anything" else said
+
+
+def unmet(feature: Feature, members: Members, value: Any) -> str:
+    """Say which condition of a region a person's own value does not meet; nothing if it meets all."""
+    inside = members[int(feature.codes([value], clamp=True)[0])]
+    return beyond(feature, feature.given(value)) if inside else words(feature, members)
+
+
+def beyond(feature: Feature, value: Value) -> str:
+    """Say which bound of the schema a person's own value lies beyond: nothing is certified there."""
+    if isinstance(feature, Numeric) and isinstance(value, int | float):
+        if value > feature.high:
+            return f"at most {feature.show(feature.high)}"
+        if value < feature.low:
+            return f"at least {feature.show(feature.low)}"
+    return ""
 
 
 def _between(feature: Feature, low: int, high: int) -> str:

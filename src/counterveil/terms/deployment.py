@@ -161,7 +161,8 @@ class Deployment:
         if k <= most and size <= limit:
             return make(**chosen)
         if not linked:
-            why = f"k = {k}" if k > most else f"{database.rows:,} rows, {size / 2**20:,.1f} MiB down a question,"
+            served = f"{database.rows:,} {alone.served}s"
+            why = f"k = {k}" if k > most else f"{served}, {size / 2**20:,.1f} MiB down a question,"
             raise NotOffered("servers", got=f"{why} for scheme = {AUTO}", expected=f"{_LINKED}; or {_BY_NAME}")
         return make(**(chosen | {"protocol": defaults.LINKED}))
 
@@ -269,7 +270,7 @@ class Deployment:
         if self.certificate != database.certificate:
             raise WrongType("deployment", got="regions of another model", expected="those of the database")
         if self.k > database.rows:
-            raise OutOfRange("k", got=self.k, expected=f"at most {database.rows}, the number of rows")
+            raise OutOfRange("k", got=self.k, expected=f"at most {database.rows}, the number of {self.served}s")
         offers, features = self.scheme.form.offers, self.schema.cost_features
         lost = [f.name for f in features if f.change != "any" and "immutable" not in offers]
         lost += [f.name for f in features if f.effort > 1 and "weights" not in offers and f.name not in lost]

@@ -183,6 +183,18 @@ export function words(f, members) {
   return saidOf(f, there, gone);
 }
 
+/**
+ * Say which condition of a region a person's own value does not meet; nothing if it meets all. Nothing is certified beyond the schema's range.
+ * @param {Feature} f
+ * @param {Members} members
+ * @param {import("./schema.js").Value} value
+ */
+export function unmet(f, members, value) {
+  if (!members[f.code(value)]) return words(f, members);
+  if (f.kind !== "numeric" || value === null) return "";
+  return Number(value) > f.high ? WORDS.sets.most(f.show(f.high)) : Number(value) < f.low ? WORDS.sets.least(f.show(f.low)) : "";
+}
+
 /** @param {Feature} f @param {number[]} there some of its levels, and not all @param {boolean} gone */
 function saidOf(f, there, gone) {
   const said = f.ordered ? between(f, there[0], there[there.length - 1]) : listed(f, there);

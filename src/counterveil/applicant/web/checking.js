@@ -1,6 +1,6 @@
 // A place in the page where anybody can check a receipt. Nothing is sent: the file stays on this computer.
 
-import { words } from "./boxes.js";
+import { unmet, words } from "./boxes.js";
 import { make } from "./elements.js";
 import { BadReceipt, changedIn, readReceipt } from "./receipt.js";
 import { capital, dayShown, WORDS } from "./strings.js";
@@ -14,7 +14,7 @@ function recordTable({ schema, question, terms }, { members, codes, numbers }, c
   const heads = [WORDS.feature, ...(question ? [WORDS.check.theirs] : []), WORDS.after];
   const rows = (members ? schema.costed : schema.features).map((f, j) => {
     const own = terms.record === "row" ? numbers?.get(f) : undefined;
-    const said = members ? words(f, members[j]) : f.show(own ?? f.value(codes?.get(f) ?? 0));
+    const said = members ? (question && unmet(f, members[j], question[f.name])) || words(f, members[j]) : f.show(own ?? f.value(codes?.get(f) ?? 0));
     const theirs = question ? [make("td", {}, Object.hasOwn(question, f.name) ? f.show(question[f.name]) : "")] : [];
     return make("tr", {}, make("th", { scope: "row" }, capital(f.title)), ...theirs, make("td", { className: changed.includes(f) ? "after" : "" }, said));
   });

@@ -238,7 +238,7 @@ export class Shelf {
 
   /** @param {View} view */
   anotherWay(view) {
-    const ways = [WORDS.kept.stays, WORDS.kept.dearer].map((words, i) => {
+    const ways = [`${WORDS.kept.stays} ${WORDS.kept.staysRisk}`, WORDS.kept.dearer].map((words, i) => {
       const choice = make("input", { type: "radio", name: "another", checked: i === 0 });
       return { choice, label: make("label", { className: "choice" }, choice, make("span", {}, words)) };
     });

@@ -2,7 +2,7 @@
 // the signed parts, the date and the person's values follows from these. So a receipt is checked by making it anew: the
 // bytes must be the same. Python makes the same bytes.
 
-import { Regions } from "./boxes.js";
+import { Regions, unmet } from "./boxes.js";
 import { areNames, isHex, signedBeside } from "./manifests.js";
 import { DOES_NOT_PROVE, MOST_RECORDS, PROTOCOL, PROVES, PUBLIC_KEY_BYTES, RECEIPT, RECEIPT_DAY, RECEIPT_DIGITS, RECEIPT_LIMIT, RECORD_KINDS, SIGNATURE_BYTES } from "./constants.js";
 import { levelOf } from "./preferences.js";
@@ -98,10 +98,7 @@ const isValueOf = (f, value) => (value === null ? f.missing === "level" : f.kind
  * @param {Values} values
  */
 export function changedIn(schema, { members, codes = new Map() }, values) {
-  return schema.costed.filter((f, j) => {
-    const own = f.code(values[f.name]);
-    return members ? !members[j][own] : own !== levelOf(codes, f);
-  });
+  return schema.costed.filter((f, j) => (members ? unmet(f, members[j], values[f.name]) : f.code(values[f.name]) !== levelOf(codes, f)));
 }
 
 /** @param {string} date */

@@ -26,7 +26,7 @@ from .report import Report
 
 OVERSIZED = 2**61 - 1
 _TICKETS = "few tickets; sealed"  # texts of `Report.stopped_by`
-_ROW = "sealed: one row a ticket"
+_ROW = "sealed: one record a ticket"
 
 
 def one_hot(database: Database) -> Database:
@@ -127,6 +127,7 @@ def attack_deployment(
     reports = [Report(name, against, tuple(ROW_ATTACKS[name].run(oracle, rows)), stops) for name in names]
     if "probing" in wanted:
         probed = tuple(probing(oracle, rows, tickets=tickets))
-        each = "one row" if oracle.deployment.k == 1 else f"{oracle.deployment.k} rows, of which this counts one"
+        k, what = oracle.deployment.k, oracle.deployment.served
+        each = f"one {what}" if k == 1 else f"{k} {what}s, of which this counts one"
         reports.append(Report("probing", against, probed, f"few tickets: each gives {each}"))
     return reports

@@ -26,7 +26,7 @@ export const ENGLISH = {
   hardWhat: "“How hard?”",
   hardMeans: "tells your computer what to leave alone if there is another way. The answer is the accepted case with the least effort for you.",
   /** @type {(tickets: number | null, rows: number) => string} */
-  lasts: (tickets, rows) => tickets ? `About the institution: it gives away more than one row with each answer. Somebody with ${tickets} tickets could rebuild its accepted rows.` : `About the institution: it gives away ${rows === 1 ? "one accepted row" : `${rows} accepted rows`} with each ticket, and nothing else of its data.`,
+  lasts: (tickets, rows) => tickets ? `About the institution: it gives away more than one accepted case with each answer. Somebody with ${tickets} tickets could rebuild all of them.` : `About the institution: it gives away ${rows === 1 ? "one accepted row" : `${rows} accepted rows`} with each ticket, and nothing else of its data.`,
   lastsRegions: "About the institution: it gives away one region with each ticket, in which its model accepts everybody, and nothing else of its data.",
   /** @type {(host: string) => string} */
   trust: (host) => `This page comes from ${host}. You trust ${host} each time you load it.`,
@@ -264,6 +264,7 @@ export const ENGLISH = {
     anotherWhy: "Ask for a different answer. That costs your next ticket. The servers see that somebody asks again, so another day is better than now.",
     dearer: "Avoid these changes if you can (you may get the same answer)",
     stays: "What this answer changes must stay as it is",
+    staysRisk: "(there may be no such case, and then the ticket is used all the same)",
     /** @type {(number: number, stays: string) => string} */
     sameAs: (number, stays) => `This is the same answer as answer ${number}. To get a different one, choose “${stays}”.`,
     ask: "Ask for another way",
