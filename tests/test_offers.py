@@ -245,6 +245,18 @@ def test_a_folder_of_keys_is_changed_file_by_file(tmp_path: Path) -> None:
     (mine / "bad.key").write_text("zz\n")
     with pytest.raises(InvalidKey, match="64 hexadecimal digits"):
         read_common_keys(mine)
+    with pytest.raises(InvalidKey, match="got No such file or directory"):
+        read_common_keys(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_root_changes_keys_and_the_servers_user_still_owns_them(tmp_path: Path) -> None:
+    write_common_key(tmp_path)
+    for path in (tmp_path, tmp_path / "common.key"):
+        os.chown(path, 20_001, 20_002)
+    end_others(tmp_path, make_key(tmp_path, begins=NOW, ends=None), 50)
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in tmp_path.glob("*.key")}
+    assert (len(read_common_keys(tmp_path)), owners) == (2, {(20_001, 20_002)})
 
 
 @pytest.fixture
