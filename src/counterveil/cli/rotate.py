@@ -76,7 +76,12 @@ def _say_added(keys: Path, key: CommonKey, overlap: str) -> None:
 @click.option("--at", default="now", metavar="TIME", help="Then, and not now.")
 def activate(keys: Path, key_id: str, at: str) -> None:
     """Let a pending key begin."""
-    key = change_key(replace(find_key(keys, key_id), begins=moment(at, int(time.time()))))
+    now, key = int(time.time()), find_key(keys, key_id)
+    begins = moment(at, now)
+    if key.state(now) != "pending" or has_ended(key.ends, begins):
+        got = f"{shown(begins)} for a key that is {key.state(now)} and ends {shown(key.ends)}"
+        raise InvalidKey(str(keys), got=got, expected="a pending key, and a time before its end")
+    key = change_key(replace(key, begins=begins))
     click.echo(f"key {key.id.hex()}: begins {shown(key.begins, 'at once')}, ends {shown(key.ends)}. {_RELOAD}")
 
 
