@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import time
 from contextlib import suppress
@@ -169,6 +170,8 @@ def test_terms_and_keys_are_shown_until_they_end_and_answered_a_little_longer(op
     keys = [CommonKey(new_key(), 0, NOW + 200), CommonKey(new_key(), NOW + 50)]
     server = operators.server(1, [operators.issued(10, ends=NOW + 100), operators.issued(12, begins=NOW)], keys)
     first, last = server.offers.all[0], server.offers.newest
+    other = operators.server(2, [operators.issued(10, ends=NOW + 100), operators.issued(12, begins=NOW)], keys[:1])
+    assert (server.offers.end, other.offers.end) == (math.inf, NOW + 200)
     assert (last.epoch.size.rows, last.key) == (server.epoch.size.rows, keys[0])
     ticket = mint(first.epoch.issued.terms, (), expires=NOW + 10_000, issuer=operators.issuer)
     for at, shown in ((0, 4), (60, 4), (100, 2), (200, 1), (900, 1)):
