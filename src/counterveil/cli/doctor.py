@@ -79,6 +79,7 @@ def doctor(
         console = Console()  # only the table of addresses may need more columns than the terminal has
     peers = [visit for visit in visits.values() if isinstance(visit, Peer)]
     if peers:
+        problems += anyio.run(_unready, client, peers)
         console.print(_fingerprints(peers, trust["operators"]))
     try:
         if len(peers) == len(visits):
@@ -238,6 +239,17 @@ async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
         except CounterveilError as error:
             visits[url] = error
     return visits
+
+
+async def _unready(client: AsyncClient, peers: Sequence[Peer]) -> list[str]:
+    """Say of each server that answers nobody why it does not: its ledger is out of reach, or waits to be confirmed."""
+    problems = []
+    for peer in peers:
+        try:
+            await client.check_ready(peer.url)
+        except ServerFault as error:
+            problems += [str(error)] if error.code == "not_ready" else []  # a proxy may hide the path
+    return problems
 
 
 def _check_links(console: Console, client: AsyncClient, deployment: Deployment, peers: Sequence[Peer]) -> list[str]:

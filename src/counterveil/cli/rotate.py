@@ -21,7 +21,7 @@ _ID = click.argument("key_id", metavar="ID")
 _OVERLAP = click.option(
     "--overlap", default="1d", show_default=True, metavar="TIME", help="Older keys end this long after it begins."
 )
-_RELOAD = "Let the server read its keys again: restart it, or send it SIGHUP."
+_RELOAD = "Let the server read its keys again: restart it, or, if it runs with --workers, send it SIGHUP."
 
 
 @click.group()
