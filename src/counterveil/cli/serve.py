@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import ssl
 import sys
 import time
 import tomllib
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from click.core import ParameterSource
 from ..algebra.compiled import cores
 from ..errors import CounterveilError, InvalidKey, MissingPackage, UnknownName, WrongType
 from ..service import family
-from ..service.outset import bind
+from ..service.outset import bind, log_lines
 from ..service.supervisor import supervise
 from .defaults import check_by_task, task_defaults
 
@@ -241,6 +243,8 @@ def serve(
         if not family.AVAILABLE:
             raise WrongType("--workers", got="a system that is not Unix", expected="one process, without --workers")
         sys.exit(supervise(bind(host, port), workers, f"{host}, port {port}", log_level))
+    log_lines(log_level, **({} if place is None else {"worker": os.getpid()}))
+    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # whoever watches the log must see them
     try:
         from .. import engine
         from ..crypto.keys import SigningKey
@@ -331,7 +335,6 @@ def serve(
         host=host,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        log_level=log_level,
         family=place,
         ready=ready,
     )
