@@ -94,7 +94,8 @@ def retire(keys: Path, key_id: str, at: str) -> None:
     key, ends = find_key(keys, key_id), moment(at, int(time.time()))
     others = [other for other in read_common_keys(keys) if other.id != key.id]
     if not any(other.begins <= ends and not has_ended(other.ends, ends) for other in others):
-        raise InvalidKey(str(keys), got="no other key that is active then", expected="one: see counterveil rotate new")
+        expected = "one: make it with `rotate new --begins now`, or let a pending one begin with `rotate activate`"
+        raise InvalidKey(str(keys), got="no other key that is active then", expected=expected)
     key = change_key(replace(key, ends=ends))
     click.echo(f"key {key.id.hex()}: ends {shown(key.ends)}. {_RELOAD}")
 
