@@ -245,6 +245,8 @@ def serve(
         sys.exit(supervise(bind(host, port), workers, f"{host}, port {port}", log_level))
     log_lines(log_level, **({} if place is None else {"worker": os.getpid()}))
     warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # whoever watches the log must see them
+    if hasattr(signal, "SIGHUP"):  # from now on: many rows take long to read, and the signal would end the process
+        signal.signal(signal.SIGHUP, lambda *_: _take_new_log_level(ctx))
     try:
         from .. import engine
         from ..crypto.keys import SigningKey
@@ -311,8 +313,6 @@ def serve(
         if operator is not None:
             operator.link(together)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again; this ends in `at_the_end`
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda *_: _take_new_log_level(ctx))
     metrics = Metrics(running, together, place)
     trace: Trace = untraced
     if otel:
