@@ -66,7 +66,8 @@ def doctor(
             grid.add_row(escape(url), "[red]out of reach[/red]", "", "", "", "")
             continue
         tls, clock = _tls(visit), _clock(visit)
-        problems += [f"{visit.name}: {said}" for said, bad in (tls, clock) if bad]
+        for what, (said, bad) in (("TLS certificate", tls), ("clock", clock)):
+            problems += [f"{visit.name}: {what}: {said}"] if bad else []
         grid.add_row(
             escape(url),
             f"{visit.manifest.server} of {visit.manifest.terms.parameters.servers}",
