@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from counterveil import Client
 from counterveil.research.bench import questions
 from counterveil.research.processes import TERMS, Serve, free_port, publish, running, serving
+from patience import wait_until
 from service import cli, numbers_database
 
 pytestmark = pytest.mark.slow
@@ -47,6 +49,7 @@ def test_doctor_says_that_a_server_is_not_ready(tmp_path: Path) -> None:
     with serving(tmp_path, numbers_database(20, 2), scheme="table/differences") as (server, _):
         assert cli("doctor", "--terms", tmp_path / TERMS).returncode == 0
         server.ledger.rename(tmp_path / "moved")
+        wait_until(lambda: httpx2.get(f"{server.url}/readyz").status_code == 503)  # it is checked once a second
         ill = cli("doctor", "--terms", tmp_path / TERMS)
     assert ill.returncode == 1
     assert f"Problem: {server.url}: is not ready (HTTP 503): the ledger" in ill.stdout, ill.stdout
