@@ -47,7 +47,7 @@ from counterveil.schemes.protocols import Size
 from counterveil.service.app import make_app
 from counterveil.service.app import serve as run
 from counterveil.service.ledger import Ledger
-from counterveil.service.listening import bind
+from counterveil.service.outset import bind, log_lines
 from counterveil.service.server import Admitted, Reply, Server, Turn
 from counterveil.terms.published import deployment_of, read_terms
 from counterveil.terms.tickets import mint
@@ -142,7 +142,8 @@ def serve_plainly(folder: Path, port: int) -> None:
     async def plain(request: Request) -> Response:
         return Response(await run_in_threadpool(nearest, await request.body()))
 
-    run(app, {}, bind("127.0.0.1", port), host="127.0.0.1", tls_cert=None, tls_key=None, log_level="info")
+    log_lines("info")
+    run(app, {}, bind("127.0.0.1", port), host="127.0.0.1", tls_cert=None, tls_key=None)
 
 
 def processor(*processes: Process) -> float:

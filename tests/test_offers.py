@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import time
 from contextlib import suppress
@@ -169,6 +170,8 @@ def test_terms_and_keys_are_shown_until_they_end_and_answered_a_little_longer(op
     keys = [CommonKey(new_key(), 0, NOW + 200), CommonKey(new_key(), NOW + 50)]
     server = operators.server(1, [operators.issued(10, ends=NOW + 100), operators.issued(12, begins=NOW)], keys)
     first, last = server.offers.all[0], server.offers.newest
+    other = operators.server(2, [operators.issued(10, ends=NOW + 100), operators.issued(12, begins=NOW)], keys[:1])
+    assert (server.offers.end, other.offers.end) == (math.inf, NOW + 200)
     assert (last.epoch.size.rows, last.key) == (server.epoch.size.rows, keys[0])
     ticket = mint(first.epoch.issued.terms, (), expires=NOW + 10_000, issuer=operators.issuer)
     for at, shown in ((0, 4), (60, 4), (100, 2), (200, 1), (900, 1)):
@@ -245,6 +248,18 @@ def test_a_folder_of_keys_is_changed_file_by_file(tmp_path: Path) -> None:
     (mine / "bad.key").write_text("zz\n")
     with pytest.raises(InvalidKey, match="64 hexadecimal digits"):
         read_common_keys(mine)
+    with pytest.raises(InvalidKey, match="got No such file or directory"):
+        read_common_keys(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_root_changes_keys_and_the_servers_user_still_owns_them(tmp_path: Path) -> None:
+    write_common_key(tmp_path)
+    for path in (tmp_path, tmp_path / "common.key"):
+        os.chown(path, 20_001, 20_002)
+    end_others(tmp_path, make_key(tmp_path, begins=NOW, ends=None), 50)
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in tmp_path.glob("*.key")}
+    assert (len(read_common_keys(tmp_path)), owners) == (2, {(20_001, 20_002)})
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from counterveil import Client
 from counterveil.research.bench import questions
-from counterveil.research.processes import Serve, free_port, publish, running, serving
-from service import numbers_database
+from counterveil.research.processes import TERMS, Serve, free_port, publish, running, serving
+from patience import wait_until
+from service import cli, numbers_database
 
 pytestmark = pytest.mark.slow
 
@@ -40,3 +42,14 @@ def test_no_server_is_left_running_when_one_does_not_start(tmp_path: Path) -> No
     with pytest.raises(RuntimeError, match=r"did not start: (.|\n)*--threads"), running([good, bad]):
         pass
     assert good.process.poll() is not None
+
+
+def test_doctor_says_that_a_server_is_not_ready(tmp_path: Path) -> None:
+    """It shows its manifest as ever, and refuses every question."""
+    with serving(tmp_path, numbers_database(20, 2), scheme="table/differences") as (server, _):
+        assert cli("doctor", "--terms", tmp_path / TERMS).returncode == 0
+        server.ledger.rename(tmp_path / "moved")
+        wait_until(lambda: httpx2.get(f"{server.url}/readyz").status_code == 503)  # it is checked once a second
+        ill = cli("doctor", "--terms", tmp_path / TERMS)
+    assert ill.returncode == 1
+    assert f"Problem: {server.url}: is not ready (HTTP 503): the ledger" in ill.stdout, ill.stdout

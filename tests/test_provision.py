@@ -104,8 +104,8 @@ def test_what_the_digest_does_not_cover_is_shown_or_refused(place: Path) -> None
     )
     for name in ("ray-address", "links", "insecure", "new-ledger", "otel"):
         evil = with_line(place, "[server.2]", f'[server.1.serve]\n{name} = "x"\n\n[server.2]')
-        checked = cli("provision", "check", evil)
-        assert checked.exit_code == 1
+        checked = cli("provision", "check", evil, "--server", 1)
+        assert (checked.exit_code, checked.output.count("in [server.1.serve]")) == (1, 1), checked.output
         refused = cli("serve", "--task", evil, "--server", 1)
         assert refused.exit_code == 2
         for said in (checked.output, refused.output):
@@ -152,3 +152,14 @@ def test_other_times_are_refused(text: Any) -> None:
         moment(text, 0)
     with pytest.raises(OutOfRange):
         seconds(text)
+
+
+def test_only_a_pending_key_is_activated_and_before_its_end(tmp_path: Path) -> None:
+    """A key that begins after its end would never be used; one that begins again would look like the newest."""
+    assert cli("rotate", "new", tmp_path, "--begins", "now").exit_code == 0
+    assert cli("rotate", "new", tmp_path, "--begins", "1h", "--lifetime", "1h").exit_code == 0
+    active, pending = (key.id.hex() for key in sorted(read_common_keys(tmp_path), key=lambda key: key.begins))
+    for key, at, said in ((active, "now", "that is active"), (pending, "3h", "that is pending and ends 20")):
+        refused = cli("rotate", "activate", tmp_path, key, "--at", at)
+        assert (refused.exit_code, said in refused.output) == (2, True), refused.output
+    assert cli("rotate", "activate", tmp_path, pending).exit_code == 0

@@ -6,6 +6,7 @@ Servers are real processes. Operators change over seconds apart, and a ticket is
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import threading
@@ -110,7 +111,12 @@ def test_doctor_and_ask_say_who_lacks_the_terms_of_a_file_and_that_a_file_is_old
         code, text = doctor("first")
         assert (code, "39 differences" in text, "older than" in text) == (0, True, False), text
         made.give(2, "second")
+        (tmp_path / "2" / "epochs" / "half.terms").write_bytes((tmp_path / "made" / "first.terms").read_bytes())
         made.reload(2)
+        entries = [*map(json.loads, (tmp_path / "2" / "log").read_text().splitlines())]  # warnings too are JSON
+        warned = [each["event"] for each in entries if each["level"] == "warning"]
+        assert warned, entries
+        assert all(each.startswith("half.terms is not served") for each in warned), warned
         code, text = doctor("first")
         assert (code, "39 differences" in text, "is older than what the servers offer" in text) == (0, True, True), text
         code, text = doctor("second")

@@ -796,6 +796,13 @@ def test_tls(tmp_path: Path) -> None:
         assert "more" in well.stdout
 
 
+def test_doctor_says_that_a_certificate_ends_soon(tmp_path: Path) -> None:
+    cert, private = certificate(tmp_path, days=3)
+    with running(tmp_path, numbers_database(20, 2), 2, "--tls-cert", cert, "--tls-key", private) as service:
+        ill = cli("doctor", *[part for url in service.urls for part in ("--server", url)], "--ca", cert)
+    assert (ill.returncode, f"({service.urls[0]}): TLS certificate: for 3 more days" in ill.stdout) == (1, True)
+
+
 def test_nothing_is_asked_of_servers_that_disagree(tmp_path: Path) -> None:
     """Another key, other terms, another bundle, the same server twice: refused before a query byte is sent."""
     database = numbers_database(20, 2)

@@ -19,6 +19,7 @@ import pytest
 from counterveil import Counterfactual, local
 from counterveil.applicant.client import Client
 from counterveil.crypto.keys import PRIVATE, Issuer
+from counterveil.research import processes
 from counterveil.research.processes import TERMS, Deal, Serve, free_port, publish
 from counterveil.research.processes import running as started
 from counterveil.terms import wire
@@ -304,6 +305,21 @@ def test_a_server_that_cannot_start_says_why_and_ends(service: Service, tmp_path
     assert refused.returncode == 2
     assert re.search(r"^counterveil: .*nowhere", refused.stderr, re.M)
     assert taken != int(command[port])
+
+
+def test_sighup_does_not_end_a_process_that_still_starts(tmp_path: Path) -> None:
+    with running(tmp_path, numbers_database(20, 2), 2) as service:
+        command = [*map(str, service.processes[0].command())]
+    own, slow = command.index("--key") + 1, tmp_path / "slow.key"
+    os.mkfifo(slow)
+    process = processes.Process([*command[:own], slow, *command[own + 1 :]], tmp_path / "log")
+    process.start()
+    with slow.open("wb") as file:  # opens when the server waits for its key
+        process.process.send_signal(signal.SIGHUP)
+        process.wait_for(b"nothing is changed")
+        file.write(Path(command[own]).read_bytes())
+    process.wait()
+    assert process.stop() == 0
 
 
 def test_one_process_takes_a_new_log_level_on_sighup(tmp_path: Path) -> None:

@@ -218,6 +218,11 @@ class AsyncClient:
         async with Connections(self) as lines:
             return await lines.linked(url)
 
+    async def check_ready(self, url: str) -> None:
+        """Raise `ServerFault` with the code `not_ready` if a server cannot answer questions now."""
+        async with Connections(self) as lines:
+            await lines.check_ready(url)
+
     async def ask(
         self,
         person: Any,

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "counterveil/2"}
 _RETRIED = (502, 503, 504)
+_READY = "/readyz"  # for those who watch servers; the protocol itself needs no such path
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a request is sent again; each pause is twice the one before
 _OTHERS = 3.0  # seconds of patience with a server that has another offer
 _SLOWEST = 1 << 17  # bytes a second: a server must send a long answer at least this fast
@@ -109,6 +110,10 @@ class Connections:
             return wire.decode_linked(content)
         except Malformed as error:
             raise ServerFault(url, str(error)) from None
+
+    async def check_ready(self, url: str) -> None:
+        """Raise `ServerFault` with the code `not_ready` if a server cannot answer questions now."""
+        await self._request(url, url, "GET", _READY, None, wire.MANIFEST_LIMIT)
 
     async def carry(self, conversation: Conversation) -> None:
         """Carry a conversation's messages until it says to hang up; then close every connection."""

@@ -66,7 +66,8 @@ def doctor(
             grid.add_row(escape(url), "[red]out of reach[/red]", "", "", "", "")
             continue
         tls, clock = _tls(visit), _clock(visit)
-        problems += [f"{visit.name}: {said}" for said, bad in (tls, clock) if bad]
+        for what, (said, bad) in (("TLS certificate", tls), ("clock", clock)):
+            problems += [f"{visit.name}: {what}: {said}"] if bad else []
         grid.add_row(
             escape(url),
             f"{visit.manifest.server} of {visit.manifest.terms.parameters.servers}",
@@ -79,6 +80,7 @@ def doctor(
         console = Console()  # only the table of addresses may need more columns than the terminal has
     peers = [visit for visit in visits.values() if isinstance(visit, Peer)]
     if peers:
+        problems += anyio.run(_unready, client, peers)
         console.print(_fingerprints(peers, trust["operators"]))
     try:
         if len(peers) == len(visits):
@@ -238,6 +240,17 @@ async def _visits(client: AsyncClient) -> dict[str, Peer | CounterveilError]:
         except CounterveilError as error:
             visits[url] = error
     return visits
+
+
+async def _unready(client: AsyncClient, peers: Sequence[Peer]) -> list[str]:
+    """Say of each server that answers nobody why it does not: its ledger is out of reach, or waits to be confirmed."""
+    problems = []
+    for peer in peers:
+        try:
+            await client.check_ready(peer.url)
+        except ServerFault as error:
+            problems += [str(error)] if error.code == "not_ready" else []  # a proxy may hide the path
+    return problems
 
 
 def _check_links(console: Console, client: AsyncClient, deployment: Deployment, peers: Sequence[Peer]) -> list[str]:

@@ -21,7 +21,7 @@ _ID = click.argument("key_id", metavar="ID")
 _OVERLAP = click.option(
     "--overlap", default="1d", show_default=True, metavar="TIME", help="Older keys end this long after it begins."
 )
-_RELOAD = "Let the server read its keys again: restart it, or send it SIGHUP."
+_RELOAD = "Let the server read its keys again: restart it, or, if it runs with --workers, send it SIGHUP."
 
 
 @click.group()
@@ -76,7 +76,12 @@ def _say_added(keys: Path, key: CommonKey, overlap: str) -> None:
 @click.option("--at", default="now", metavar="TIME", help="Then, and not now.")
 def activate(keys: Path, key_id: str, at: str) -> None:
     """Let a pending key begin."""
-    key = change_key(replace(find_key(keys, key_id), begins=moment(at, int(time.time()))))
+    now, key = int(time.time()), find_key(keys, key_id)
+    begins = moment(at, now)
+    if key.state(now) != "pending" or has_ended(key.ends, begins):
+        got = f"{shown(begins)} for a key that is {key.state(now)} and ends {shown(key.ends)}"
+        raise InvalidKey(str(keys), got=got, expected="a pending key, and a time before its end")
+    key = change_key(replace(key, begins=begins))
     click.echo(f"key {key.id.hex()}: begins {shown(key.begins, 'at once')}, ends {shown(key.ends)}. {_RELOAD}")
 
 
@@ -89,7 +94,8 @@ def retire(keys: Path, key_id: str, at: str) -> None:
     key, ends = find_key(keys, key_id), moment(at, int(time.time()))
     others = [other for other in read_common_keys(keys) if other.id != key.id]
     if not any(other.begins <= ends and not has_ended(other.ends, ends) for other in others):
-        raise InvalidKey(str(keys), got="no other key that is active then", expected="one: see counterveil rotate new")
+        expected = "one: make it with `rotate new --begins now`, or let a pending one begin with `rotate activate`"
+        raise InvalidKey(str(keys), got="no other key that is active then", expected=expected)
     key = change_key(replace(key, ends=ends))
     click.echo(f"key {key.id.hex()}: ends {shown(key.ends)}. {_RELOAD}")
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import ssl
 import sys
 import time
-import tomllib
+import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from ..algebra.compiled import cores
-from ..errors import CounterveilError, InvalidKey, MissingPackage, UnknownName, WrongType
+from ..errors import CounterveilError, InvalidKey, MissingPackage, WrongType
 from ..service import family
-from ..service.outset import bind
+from ..service.outset import bind, log_lines
 from ..service.supervisor import supervise
 from ..terms.addresses import is_exposed
 from .defaults import check_by_task, task_defaults
+from .settings import LEVELS, settings_file, take_new_log_level
 
 if TYPE_CHECKING:  # a supervisor stays small, and starts fast, because it needs none of these
     import numpy as np
@@ -34,64 +35,14 @@ if TYPE_CHECKING:  # a supervisor stays small, and starts fast, because it needs
 
 log = logging.getLogger("counterveil")
 
-_LEVELS = ["debug", "info", "warning", "error"]
 _PATH = click.Path(path_type=Path)
-_FILE = "counterveil.settings"  # in a context: the file of settings, if there is one
-_AT_START = "epochs, keys and all else are read at a start; restart, or run with --workers"  # on SIGHUP
 _MOST_MEASURED = 20_000  # rows; for more, measuring the leakage would take too long before a server starts
-
-
-def _settings(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Read settings from a TOML file; flags and the environment override it."""
-    if path is not None:
-        ctx.meta[_FILE] = path
-        ctx.default_map = dict(ctx.default_map or {}) | _read_settings(ctx, path)
-
-
-def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
-    try:
-        given = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise WrongType(str(path), got=error.strerror, expected="a file of settings") from None
-    except ValueError as error:
-        raise WrongType(str(path), got=str(error), expected="TOML") from None
-    known = {option.opts[-1].lstrip("-"): option for option in ctx.command.params if isinstance(option, click.Option)}
-    del known["config"], known["task"]
-    settings: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            raise UnknownName(str(path), got=name, expected=f"one of {', '.join(sorted(known))}")
-        option = known[name]
-        parts = value if option.multiple and isinstance(value, list) else [value]
-        if option.multiple != isinstance(value, list) or not all(isinstance(v, str | int | float) for v in parts):
-            expected = "a list of texts" if option.multiple else "one value"
-            raise WrongType(f"{path}, {name}", got=repr(value), expected=expected)
-        settings[str(option.name)] = value
-    return settings
-
-
-def _take_new_log_level(ctx: click.Context) -> None:
-    """Log by the level that the file of settings has now, unless a flag or the environment says which."""
-    source, path = ctx.get_parameter_source("log_level"), ctx.meta.get(_FILE)
-    if path is None or source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-        log.warning(f"SIGHUP, and no file of settings says the log level; nothing is changed; {_AT_START}")
-        return
-    try:
-        level = _read_settings(ctx, path).get("log_level", "info")
-        if level not in _LEVELS:
-            raise UnknownName(f"{path}, log-level", got=repr(level), expected=f"one of {', '.join(_LEVELS)}")
-    except CounterveilError as error:
-        log.error("SIGHUP, and the settings cannot be read; nothing is changed", extra={"fields": {"why": str(error)}})
-        return
-    for name in ("counterveil", "uvicorn.error"):
-        logging.getLogger(name).setLevel(level.upper())
-    log.log(logging.getLogger("counterveil").level, "log level", extra={"fields": {"is": level, "else": _AT_START}})
 
 
 @click.command()
 @click.argument("bundle", type=_PATH, required=False)
 @click.option(
-    "--config", type=_PATH, is_eager=True, expose_value=False, callback=_settings, help="A TOML file of settings."
+    "--config", type=_PATH, is_eager=True, expose_value=False, callback=settings_file, help="A TOML file of settings."
 )
 @click.option("--terms", "terms_file", type=_PATH, help="The terms file of BUNDLE, signed by the issuer.")
 @click.option(
@@ -207,7 +158,7 @@ def _take_new_log_level(ctx: click.Context) -> None:
     "--log-level",
     default="info",
     show_default=True,
-    type=click.Choice(_LEVELS),
+    type=click.Choice(LEVELS),
     help="Log entries of this level and above.",
 )
 @click.pass_context
@@ -252,6 +203,10 @@ def serve(
         if not family.AVAILABLE:
             raise WrongType("--workers", got="a system that is not Unix", expected="one process, without --workers")
         sys.exit(supervise(bind(host, port), workers, f"{host}, port {port}", log_level))
+    log_lines(log_level, **({} if place is None else {"worker": os.getpid()}))
+    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # whoever watches the log must see them
+    if hasattr(signal, "SIGHUP"):  # from now on: many rows take long to read, and the signal would end the process
+        signal.signal(signal.SIGHUP, lambda *_: take_new_log_level(ctx))
     try:
         from .. import engine
         from ..crypto.keys import SigningKey
@@ -321,8 +276,6 @@ def serve(
         if operator is not None:
             operator.link(together)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again; this ends in `at_the_end`
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda *_: _take_new_log_level(ctx))
     metrics = Metrics(running, together, place)
     trace: Trace = untraced
     if otel:
@@ -345,7 +298,6 @@ def serve(
         host=host,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        log_level=log_level,
         family=place,
         ready=ready,
     )

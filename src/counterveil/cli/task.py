@@ -65,7 +65,7 @@ def check(task: Path, server: int | None, as_json: bool) -> None:
     found: dict[str, list[str]] = {"facts": [], "problems": []}
     for work in (_check_epochs, _check_keys, _check_own, _check_uncovered):
         for kind, said in _safely(work, task, read, server):
-            found[kind].append(said)
+            found[kind] += [said] if said not in found[kind] else []  # two checks may meet the same problem
     digest = spoken(read.digest())
     if as_json:
         print_json(found | {"digest": digest})

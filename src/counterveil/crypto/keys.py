@@ -189,8 +189,9 @@ class CommonKey:
 
 def read_common_key(path: str | Path) -> CommonKey:
     """Read the file of a common key, as `CommonKey.text` or `write_keys` wrote it."""
+    content = _read(path)
     try:
-        first, *lines = _read(path).decode("ascii").split("\n")
+        first, *lines = content.decode("ascii").split("\n")
         key, times = bytes.fromhex(first), dict(line.split(" ", 1) for line in lines if line.strip())
         read = {name: int(datetime.fromisoformat(text).timestamp()) for name, text in times.items()}
         made = CommonKey(key, **read, path=Path(path))

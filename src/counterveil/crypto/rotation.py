@@ -4,8 +4,9 @@ A key is pending before it begins, active until it ends, and retired after that.
 both know the same times. A server that has a pending key answers under it already, in case the other server's clock, or
 its operator, is ahead. Nothing is lost if one operator is late: applicants take a key that both servers have.
 
-Security: a file is written under another name and then renamed, readable by its owner only. Notes beside a key file,
-which say with which ledger it was used (`keys.bind_common`), stay when the key is removed.
+Security: a file is written under another name and then renamed, readable by its owner only. If root runs this, the
+owner stays the same, so that the server can read its keys at its next start. Notes beside a key file, which say with
+which ledger it was used (`keys.bind_common`), stay when the key is removed.
 """
 
 from __future__ import annotations
@@ -52,10 +53,18 @@ def change_key(key: CommonKey) -> CommonKey:
             file.write(key.text())
             file.flush()
             os.fsync(file.fileno())
+            _keep_owner(file.fileno(), path)
         os.replace(temporary, path)
     except OSError as error:
         raise InvalidKey(str(path), got=error.strerror, expected="a folder that can be written") from None
     return key
+
+
+def _keep_owner(handle: int, path: Path) -> None:
+    """Let root write for the server's user: give a file the owner of the one that it replaces, or of the folder."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        before = (path if path.exists() else path.parent).stat()
+        os.fchown(handle, before.st_uid, before.st_gid)
 
 
 def find_key(folder: Path, name: str) -> CommonKey:

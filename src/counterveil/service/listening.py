@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from starlette.routing import WebSocketRoute
 from .connections import ACCEPTED, FIRST_MESSAGE, Listener, Upgraded
 from .family import BEAT, Family
 from .outset import bind as bind
-from .outset import log_lines
 
 log = logging.getLogger("counterveil")
 
@@ -90,7 +88,6 @@ def serve(
     host: str,
     tls_cert: Path | None,
     tls_key: Path | None,
-    log_level: str,
     family: Family | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -98,7 +95,6 @@ def serve(
 
     In a `family`, the function `ready` is called when the server listens.
     """
-    log_lines(log_level, **({} if family is None else {"worker": os.getpid()}))
     config = configured(app, host=host, port=bound[0].getsockname()[1], tls_cert=tls_cert, tls_key=tls_key)
     log.info("serving", extra={"fields": about})
     gc.freeze()  # what was made until now stays, so it need not be looked at again

@@ -48,6 +48,8 @@ class _Common(Collector):
         yield GaugeMetricFamily("counterveil_ledger_ready", "Whether the ledger can be written: 1 or 0", value=ready)
         yield GaugeMetricFamily("counterveil_ledger_entries", "Requests of unexpired tickets", value=entries)
         yield GaugeMetricFamily("counterveil_rows", "Rows served", value=self._server.terms.rows)
+        last = "When the last offer ends: seconds since 1970, +Inf for never"
+        yield GaugeMetricFamily("counterveil_offers_end_timestamp_seconds", last, value=self._server.offers.end)
         yield GaugeMetricFamily("counterveil_server_number", "Which server this is", value=self._server.number)
 
     def _look(self) -> tuple[int, float]:

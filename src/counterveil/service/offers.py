@@ -7,6 +7,7 @@ offer that it began with, or that the applicant read just before the end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,11 @@ class Offers:
     def newest(self) -> Offer:
         """The newest offer; if all have ended, the one that was the newest."""
         return (self.shown() or sorted(self.all, key=lambda offer: offer.rank(0)))[-1]
+
+    @property
+    def end(self) -> float:
+        """When the last offer ends and nobody can ask any more, in seconds since 1970; infinite if one has no end."""
+        return max(min(offer.epoch.ends or math.inf, offer.key.ends or math.inf) for offer in self.all)
 
     @property
     def is_linked(self) -> bool:

@@ -111,7 +111,7 @@ def are_bound(keys: Sequence[CommonKey], number: int) -> bool:
 
 def admit_keys(keys: Sequence[CommonKey], number: int, book: AnyLedger) -> list[CommonKey]:
     """Take up the keys that this ledger may be used with. Others are left out; if none is left, refuse to start."""
-    admitted, refused = [], list[InvalidInput]()
+    admitted, refused = [], list[tuple[Path, InvalidInput]]()
     for key in keys:
         path = key.path or Path()
         try:
@@ -119,9 +119,9 @@ def admit_keys(keys: Sequence[CommonKey], number: int, book: AnyLedger) -> list[
             bind_common(path, number, book.instance)
             admitted.append(key)
         except (InvalidLedger, InvalidKey) as error:
-            refused.append(error)
+            refused.append((path, error))
     if not admitted:
-        raise refused[0]
-    for why in refused:
-        warnings.warn(f"a common key is not served: {why}", NotServed, stacklevel=2)
+        raise refused[0][1]
+    for path, why in refused:
+        warnings.warn(f"a common key is not served, {path.name}: {why}", NotServed, stacklevel=2)
     return admitted
