@@ -243,7 +243,8 @@ def in_the_page(folder: Path, count: int, advance: Callable[[], None]) -> tuple[
             many = control(count) if hurried else count
             times: list[list[float]] = [[], []]
             for which in np.random.default_rng(int(time.time())).permutation(np.repeat([0, 1], many)):
-                listening.begin(False)
+                for each in service.relays:  # also the other one: a relay whose events nobody takes stops
+                    each.begin(False)
                 person, weight = ((near, 1), (far, 10))[which]
                 page.evaluate(IN_PAGE, {"ticket": service.ticket(k=3).text(), "person": person, "weight": weight})
                 times[which].append(listening.between(*events))
@@ -266,7 +267,8 @@ def experiments(
     hung_up = ("/v1/record answered", "end after /v1/record")
     impossible = {"immutable": ["age", "purpose", "amount", "duration", "checking_account"]}
     numbers = [f.name for f in schema.cost_features if f.ordered]
-    ranges = {"ranges": dict.fromkeys(numbers[:9], (None, None)), "weights": dict.fromkeys(numbers[:9], 3)}
+    weights = {name: max(3, schema.feature(name).effort) for name in numbers[:9]}
+    ranges = {"ranges": dict.fromkeys(weights, (None, None)), "weights": weights}
     found = []
 
     def run(
