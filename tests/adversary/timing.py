@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock
 from urllib.parse import urlsplit
 
@@ -243,7 +243,7 @@ def in_the_page(folder: Path, count: int, advance: Callable[[], None]) -> tuple[
             many = control(count) if hurried else count
             times: list[list[float]] = [[], []]
             for which in np.random.default_rng(int(time.time())).permutation(np.repeat([0, 1], many)):
-                for each in service.relays:  # also the other one: a relay whose events nobody takes stops
+                for each in cast(list[Any], service.relays):  # also the other one: a relay whose events nobody takes stops
                     each.begin(False)
                 person, weight = ((near, 1), (far, 10))[which]
                 page.evaluate(IN_PAGE, {"ticket": service.ticket(k=3).text(), "person": person, "weight": weight})
