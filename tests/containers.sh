@@ -92,12 +92,11 @@ counterveil terms people.bundle --key keys/issuer.key --service containers -o pe
     --scheme table/sealed --protocol joint > /dev/null
 for n in 1 2; do
     cp people.bundle people.terms "operator-$n/server.key" ca.pem $n/files/
-    cp keys/common.key $n/state/
     cat > $n/files/serve.toml <<TOML
 server = $n
 key = "/etc/counterveil/server.key"
 terms = "/etc/counterveil/people.terms"
-common-key = "/var/lib/counterveil/common.key"
+common-key = "/var/lib/counterveil/keys"
 host = "127.0.0.$n"
 TOML
     chown -R 10001:10001 $n/files $n/state $n/cache
@@ -107,6 +106,7 @@ done
 for n in 1 2; do
     say "operator $n: PostgreSQL with its standby, a ledger, the server, the proxy"
     database $n
+    inside $n sh -c 'cd /var/lib/counterveil && umask 077 && mkdir keys && cat > keys/common.key' < keys/common.key
     inside $n counterveil ledger new "postgresql://owner:owner$n@127.0.0.$n/ledger" --server $n
     inside $n counterveil serve /etc/counterveil/people.bundle --config /etc/counterveil/serve.toml 2> $n/log &
     started+=($!)
