@@ -35,6 +35,12 @@ def test_bench_asks_real_servers() -> None:
     assert all(each.up > 0 and each.down > 0 for each in asked[2:])
 
 
+def test_no_port_is_given_twice() -> None:
+    """Broken: two servers of a test got one port, once in some thousand tests."""
+    ports = [free_port() for _ in range(2000)]
+    assert len(set(ports)) == len(ports)
+
+
 def test_no_server_is_left_running_when_one_does_not_start(tmp_path: Path) -> None:
     ports = [free_port(), free_port()]
     publish(tmp_path, numbers_database(30, 2), [f"http://127.0.0.1:{port}" for port in ports])

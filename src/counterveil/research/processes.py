@@ -36,13 +36,18 @@ COMMAND = (sys.executable, "-c", "from counterveil.cli import main; main(prog_na
 BUNDLE, TERMS, DEALER = "bundle", "terms", "dealer"  # names in the folder
 _START = 300  # seconds that a server may take to start
 _STOP = 300  # seconds that a server may take to stop
+_given: set[int] = set()  # ports that this process was given
 
 
 def free_port() -> int:
-    """Return a free port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port of this machine, and none twice: servers that start later would both want it."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def publish(
